@@ -1,0 +1,115 @@
+package history
+
+import (
+	"fmt"
+	"strings"
+)
+
+// logSQL makes the log beside the lease table. It is for tests: every change of a lease row costs a second row.
+//
+// The trigger runs in the transaction of the change, so the log holds what was committed and nothing else, whoever made
+// the change: a function of the protocol, psql, or a clean-up. It is SECURITY DEFINER with a pinned search_path, as are
+// the functions of the protocol, and ENABLE ALWAYS, so that session_replication_role does not blind it.
+const logSQL = `
+CREATE TABLE {schema}.lease_history (
+  serial      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  removed     boolean NOT NULL,
+  name        text COLLATE "C" NOT NULL,
+  slot        int NOT NULL,
+  token       bigint NOT NULL,
+  acquisition uuid,
+  owner       text,
+  granted_at  timestamptz NOT NULL,
+  expires_at  timestamptz NOT NULL,
+  not_before  timestamptz NOT NULL,
+  recorded_at timestamptz NOT NULL
+);
+
+CREATE FUNCTION {schema}.record_lease_change() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $history$
+DECLARE
+  l {schema}.leases;
+BEGIN
+  IF TG_OP = 'TRUNCATE' THEN -- no row trigger fires: every row is removed by this statement
+    INSERT INTO {schema}.lease_history
+        (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, recorded_at)
+      SELECT true, x.name, x.slot, x.token, x.acquisition, x.owner, x.granted_at, x.expires_at, x.not_before,
+             clock_timestamp()
+        FROM {schema}.leases x;
+    RETURN NULL;
+  END IF;
+  IF TG_OP = 'DELETE' THEN
+    l := OLD;
+  ELSE
+    l := NEW;
+  END IF;
+  INSERT INTO {schema}.lease_history
+      (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, recorded_at)
+    VALUES (TG_OP = 'DELETE', l.name, l.slot, l.token, l.acquisition, l.owner, l.granted_at, l.expires_at,
+            l.not_before, clock_timestamp());
+  RETURN NULL;
+END
+$history$;
+
+CREATE TRIGGER record_lease_change AFTER INSERT OR UPDATE OR DELETE ON {schema}.leases
+  FOR EACH ROW EXECUTE FUNCTION {schema}.record_lease_change();
+CREATE TRIGGER record_lease_truncate BEFORE TRUNCATE ON {schema}.leases
+  FOR EACH STATEMENT EXECUTE FUNCTION {schema}.record_lease_change();
+ALTER TABLE {schema}.leases ENABLE ALWAYS TRIGGER record_lease_change;
+ALTER TABLE {schema}.leases ENABLE ALWAYS TRIGGER record_lease_truncate;
+`
+
+// selectLogSQL gives instants as microseconds, exactly: no driver and no time zone comes between.
+const selectLogSQL = `
+SELECT serial, removed, name, slot, token, coalesce(acquisition::text, ''), coalesce(owner, ''),
+       (extract(epoch FROM granted_at) * 1000000)::bigint,
+       (extract(epoch FROM expires_at) * 1000000)::bigint,
+       (extract(epoch FROM not_before) * 1000000)::bigint,
+       (extract(epoch FROM recorded_at) * 1000000)::bigint
+  FROM {schema}.lease_history
+ ORDER BY serial`
+
+// InstallLog returns the statements that begin the log of the lease table in a schema, given as a quoted identifier.
+// Run them as the owner of the table, before the first grant: the log does not know what was there before it.
+func InstallLog(quotedSchema string) string {
+	return strings.ReplaceAll(logSQL, "{schema}", quotedSchema)
+}
+
+// SelectLog returns the query whose rows ReadLog reads.
+func SelectLog(quotedSchema string) string {
+	return strings.ReplaceAll(selectLogSQL, "{schema}", quotedSchema)
+}
+
+// Rows is what ReadLog needs of pgx.Rows or *sql.Rows.
+type Rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+}
+
+// ReadLog reads the rows of [SelectLog] to their end. Closing them is the caller's.
+func ReadLog(rows Rows) ([]Change, error) {
+	var changes []Change
+	for rows.Next() {
+		var c Change
+		var granted, expires, notBefore, recorded int64
+		if err := rows.Scan(&c.Serial, &c.Removed, &c.Lock, &c.Slot, &c.Token, &c.Acquisition, &c.Owner,
+			&granted, &expires, &notBefore, &recorded); err != nil {
+			return nil, fmt.Errorf("history: read the log after serial %d: %w", lastSerial(changes), err)
+		}
+		c.GrantedAt, c.ExpiresAt = Instant(granted), Instant(expires)
+		c.NotBefore, c.RecordedAt = Instant(notBefore), Instant(recorded)
+		changes = append(changes, c)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("history: read the log after serial %d: %w", lastSerial(changes), err)
+	}
+	return changes, nil
+}
+
+func lastSerial(changes []Change) int64 {
+	if len(changes) == 0 {
+		return 0
+	}
+	return changes[len(changes)-1].Serial
+}
