@@ -1,0 +1,172 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/pgtemp"
+)
+
+// A Database belongs to one test. Its helpers work as the superuser, each call over a connection of its own, so that no
+// fault that the test made can have broken it, and fail the test on an error. Only the goroutine of the test may call them.
+type Database struct {
+	Name   string
+	URL    string         // of a superuser
+	Server *pgtemp.Server // where it is; not to be stopped or halted, unless it is the test's own
+}
+
+// Empty returns a new, empty database on the shared server. It is dropped when the test ends, whoever is still connected.
+func Empty(t testing.TB) *Database {
+	t.Helper()
+	s := shared.get(t)
+	return copyOf(t, s, "template1")
+}
+
+// copyOf makes a database and has it dropped when the test ends.
+func copyOf(t testing.TB, s *pgtemp.Server, template string) *Database {
+	t.Helper()
+	d := at(s, freshName("t"))
+	if err := create(s, d.Name, template); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := drop(s, d.Name); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return d
+}
+
+func create(s *pgtemp.Server, name, template string) error {
+	return session(s.URL("postgres"), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		return err
+	})
+}
+
+// drop removes a database and ends the connections to it.
+func drop(s *pgtemp.Server, name string) error {
+	return session(s.URL("postgres"), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+		return err
+	})
+}
+
+func at(s *pgtemp.Server, name string) *Database {
+	return &Database{Name: name, URL: s.URL(name), Server: s}
+}
+
+// freshName is unlike those of other tests, packages and runs, which may share a server. It needs no quotes.
+func freshName(prefix string) string { return prefix + "_" + strings.ToLower(rand.Text()[:12]) }
+
+// session runs f with a connection of its own, bounded in time. It uses no test's context: cleanups come here too.
+func session(url string, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(ctx, conn)
+}
+
+// on is session for a test.
+func on(t testing.TB, url string, f func(context.Context, *pgx.Conn) error) {
+	t.Helper()
+	if err := session(url, f); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
+// Pool returns a pool of superuser connections, closed when the test ends. The test fails if one is still in use then.
+func (d *Database) Pool(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), d.URL)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() { closePool(t, pool) })
+	return pool
+}
+
+// closePool waits for borrowed connections, but not for ever as Close does.
+func closePool(t testing.TB, pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() { pool.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Errorf("pgtest: %d connections of the pool are still in use at the end of the test", pool.Stat().AcquiredConns())
+	}
+}
+
+// Conn returns a superuser connection, closed when the test ends.
+func (d *Database) Conn(t testing.TB) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // it may be broken by now, as the test wished
+	return conn
+}
+
+// Exec runs a statement, or several if there are no arguments.
+func (d *Database) Exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	on(t, d.URL, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql, args...)
+		return err
+	})
+}
+
+// Query returns the one value that a query yields.
+func Query[T any](t testing.TB, d *Database, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	on(t, d.URL, func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&v) })
+	return v
+}
+
+// URLAs returns the database's URL for another role, with the superuser's password if there is one: see Role.
+func (d *Database) URLAs(role string) string {
+	u := parsed(d.URL)
+	if password, ok := u.User.Password(); ok {
+		u.User = url.UserPassword(role, password)
+	} else {
+		u.User = url.User(role)
+	}
+	return u.String()
+}
+
+// Role creates a role that can log in with URLAs and has no rights. It is dropped, with what it owns here, when the test
+// ends. Roles belong to the whole server: a test that creates its own by a fixed name meets other tests.
+func (d *Database) Role(t testing.TB) string {
+	t.Helper()
+	name := freshName("role")
+	create := "CREATE ROLE " + name + " LOGIN"
+	if password, ok := parsed(d.URL).User.Password(); ok {
+		create += " PASSWORD '" + strings.ReplaceAll(password, "'", "''") + "'"
+	}
+	d.Exec(t, create)
+	t.Cleanup(func() { d.Exec(t, fmt.Sprintf("DROP OWNED BY %[1]s; DROP ROLE %[1]s", name)) })
+	return name
+}
+
+// parsed parses a URL that this package or pgtemp made.
+func parsed(raw string) *url.URL {
+	u, err := url.Parse(raw)
+	if err != nil {
+		panic(err)
+	}
+	return u
+}
