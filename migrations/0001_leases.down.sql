@@ -1,0 +1,27 @@
+-- Takes the lock protocol away. Refuses while somebody holds a lock: its holder would go on trusting it, and a new
+-- installation would know nothing of it.
+DO $$ DECLARE held text;
+BEGIN
+  LOCK TABLE pglock.leases IN ACCESS EXCLUSIVE MODE;
+  SELECT string_agg(format('%s (%s)', name, owner), ', ') INTO held
+    FROM (SELECT name, owner FROM pglock.leases WHERE expires_at > clock_timestamp() ORDER BY name LIMIT 5) x;
+  IF held IS NOT NULL THEN
+    RAISE EXCEPTION 'locks are held: %', held USING ERRCODE = 'object_in_use', HINT = 'Stop their holders, or wait for the leases to end.';
+  END IF;
+END $$;
+DROP VIEW pglock.inspect;
+DROP FUNCTION pglock.prune, pglock.end_hold, pglock.raise_token_floor, pglock.release, pglock.renew, pglock.acquire, pglock.plant,
+  pglock.check_in, pglock.admit, pglock.bump, pglock.move_token, pglock.lineage;
+DROP VIEW pglock.guard_now;
+DROP TABLE pglock.guard, pglock.leases;
+DROP SEQUENCE pglock.fencing_token;
+DROP TABLE pglock.migrations;
+
+-- The schema goes last, if the up file has made it, nothing else is in it, and it could be made again.
+DO $$ BEGIN
+  IF obj_description('pglock'::regnamespace, 'pg_namespace') = 'made by fencedlock'
+     AND has_database_privilege(current_database(), 'CREATE') THEN
+    DROP SCHEMA pglock;
+  END IF;
+EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN NULL;
+END $$;

@@ -1,0 +1,337 @@
+-- The lock protocol: a lease table, a sequence of fencing tokens, a guard against restarts and failovers, and one function
+-- for each verb. Written for schema pglock; runs as it is with psql -1 -v ON_ERROR_STOP=1 -f.
+--
+-- The rules that every function keeps:
+--   * Only clock_timestamp() is read, after the row it is compared with has been locked: any other clock stands still while
+--     a statement waits.
+--   * Nothing waits for a lock on a row: a row that somebody has locked is "ask again", never a queue.
+--   * A token is drawn under the lock of the row that it goes into, never before.
+
+DO $$ BEGIN
+  IF to_regnamespace('pglock') IS NULL THEN  -- IF NOT EXISTS would need the right to create
+    CREATE SCHEMA pglock;
+    COMMENT ON SCHEMA pglock IS 'made by fencedlock';  -- so the down file may drop it
+  END IF;
+END $$;
+
+-- Which of these files were applied, and the text of each: kept by migrations.Up, in the transaction of the file itself.
+CREATE TABLE pglock.migrations (
+  version    bigint PRIMARY KEY,
+  sha256     text NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Tokens stay below 2^53, so that every language can hold one. They begin at the clock: a schema that is dropped and made
+-- anew must not hand out the tokens of the old one again.
+CREATE SEQUENCE pglock.fencing_token AS bigint MAXVALUE 9007199254740991 CACHE 1 NO CYCLE;
+SELECT setval('pglock.fencing_token', floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+
+-- One row for each name (and slot; 0 is the mutex). Rows are freed by update and kept, so that tokens of a name rise.
+-- No CHECK constraints: PostgreSQL parses each anew in every UPDATE statement, and only the functions below write here.
+-- No index on the instants, and room in every page: renewals stay HOT.
+CREATE TABLE pglock.leases (
+  name        text COLLATE "C" NOT NULL,             -- 1 to 255 bytes
+  slot        int NOT NULL DEFAULT 0,
+  token       bigint NOT NULL DEFAULT 0,             -- of the latest grant; 0: never granted
+  acquisition uuid,                                  -- of the latest grant: the holder's credential, shown to nobody. It stays
+                                                     -- after the release, so that a late duplicate of its grant is refused
+  owner       text NOT NULL DEFAULT '',              -- a label for people; decides nothing
+  granted_at  timestamptz NOT NULL DEFAULT 'epoch',
+  expires_at  timestamptz NOT NULL DEFAULT 'epoch',  -- the end of what the holder may trust; epoch: released
+  not_before  timestamptz NOT NULL DEFAULT 'epoch',  -- nobody is granted it before, released or not
+  ttl         interval NOT NULL DEFAULT '0',
+  metadata    jsonb,
+  PRIMARY KEY (name, slot)
+) WITH (fillfactor = 50);
+
+-- One row: the identity of the server that granted last. A promoted standby, a restored copy or a restarted server differs,
+-- and may have lost the last grants while their holders still trust them.
+CREATE TABLE pglock.guard (
+  one               boolean PRIMARY KEY DEFAULT true CHECK (one),
+  started           timestamptz NOT NULL,                -- pg_postmaster_start_time()
+  database          oid NOT NULL,                        -- a copy of the database inside one server has other oids
+  leases            oid NOT NULL,
+  system_identifier bigint,                              -- with the timeline, what tells a plain restart from the rest;
+  timeline          text,                                -- NULL where the server does not say
+  single_node       boolean NOT NULL DEFAULT false,      -- declared: no standby, no snapshot, no failover
+  cap_us            bigint NOT NULL DEFAULT 30000000 CHECK (cap_us BETWEEN 100000 AND 86400000000),
+  no_grants_before  timestamptz NOT NULL DEFAULT 'epoch',
+  bumps             bigint NOT NULL DEFAULT 0
+);
+
+-- The identity of this server beyond its start time. The name of the WAL file is right at once after a promotion, which
+-- pg_control_checkpoint() is not. Managed servers may refuse either: then nothing is known, and the longer hold applies.
+CREATE FUNCTION pglock.lineage(OUT system_identifier bigint, OUT timeline text) LANGUAGE plpgsql AS $$
+BEGIN
+  SELECT c.system_identifier INTO system_identifier FROM pg_control_system() c;
+  timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN object_not_in_prerequisite_state OR insufficient_privilege OR feature_not_supported THEN NULL;
+END $$;
+
+INSERT INTO pglock.guard (started, database, leases, system_identifier, timeline)
+  SELECT pg_postmaster_start_time(), d.oid, 'pglock.leases'::regclass, l.system_identifier, l.timeline
+  FROM pg_database d, pglock.lineage() l WHERE d.datname = current_database();
+
+-- The guard beside what is true now.
+--   other: this is not the server that granted last (a standby never is, so it never answers "held" either).
+--   ready: this transaction may grant. A later look must see more than an earlier one, and serialization failures must not
+--          reach callers: read committed only. An acknowledged grant survives a crash: never with synchronous_commit off.
+CREATE VIEW pglock.guard_now AS
+  SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,
+         g.started <> pg_postmaster_start_time() OR g.database <> d.oid OR g.leases <> 'pglock.leases'::regclass AS other,
+         g.no_grants_before <= clock_timestamp() AND current_setting('transaction_isolation') = 'read committed'
+           AND current_setting('transaction_read_only') = 'off' AND current_setting('synchronous_commit') <> 'off' AS ready
+  FROM pglock.guard g, pg_database d WHERE g.one AND d.datname = current_database();
+
+-- Moves the sequence and answers a token greater than above; with always = false only if it lags. Nothing else moves it.
+-- Movers take one lock and read the sequence again under it. The step covers what others draw meanwhile, without the lock,
+-- between nextval and setval. It stays small (a second in microseconds), so that a later failover's clock is beyond it.
+CREATE FUNCTION pglock.move_token(above bigint, always boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE t bigint;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('pglock.fencing_token', 7251));
+  t := nextval('pglock.fencing_token');
+  IF t > above AND NOT always THEN RETURN t; END IF;
+  RETURN setval('pglock.fencing_token', greatest(t, above) + 1048576);
+END $$;
+
+-- Makes this server the one that grants, if it is not: the sequence jumps, and new grants wait until every lease that may
+-- have been lost has run out. Answers for how many microseconds (0: not at all). After a failover many call at once: one
+-- does it, the others are told to ask again in 50 ms.
+CREATE FUNCTION pglock.bump(seen bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  g pglock.guard_now;
+  id record;
+  clock bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+  hold timestamptz;
+BEGIN
+  PERFORM FROM pglock.guard WHERE one FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN RETURN 50000; END IF;
+  SELECT * INTO g FROM pglock.guard_now;                 -- once more, under the lock
+  hold := g.no_grants_before;
+  IF seen > clock + 86400000000 THEN seen := 0; END IF;  -- not credible, and obeying it would use the sequence up
+  IF g.other OR seen > g.last_token THEN
+    id := pglock.lineage();
+    hold := clock_timestamp() + g.cap_us * interval '1 us';
+    IF g.single_node AND seen <= g.last_token AND (g.database, g.leases, g.system_identifier, g.timeline)
+         = (g.database_now, 'pglock.leases'::regclass::oid, id.system_identifier, id.timeline) THEN
+      -- A plain restart of the only server: what was granted, was granted before it started.
+      hold := least(pg_postmaster_start_time(), clock_timestamp()) + g.cap_us * interval '1 us';
+    END IF;
+    PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);
+    UPDATE pglock.guard SET started = pg_postmaster_start_time(), database = g.database_now, leases = 'pglock.leases'::regclass,
+      system_identifier = id.system_identifier, timeline = id.timeline,
+      no_grants_before = greatest(no_grants_before, hold), bumps = bumps + 1
+      WHERE one RETURNING no_grants_before INTO hold;
+    -- No lease is trusted beyond now + its TTL, whatever a faster clock wrote. not_before is somebody's wish, and stays.
+    UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl
+      FROM (SELECT name, slot FROM pglock.leases WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE SKIP LOCKED) x
+      WHERE l.name = x.name AND l.slot = x.slot;
+  END IF;
+  RETURN greatest(extract(epoch FROM hold - clock_timestamp()) * 1000000, 0);
+END $$;
+
+-- Why this transaction may not grant: held_back (for hold_us), or stale; else it is made ready, and verdict is NULL.
+CREATE FUNCTION pglock.admit(seen bigint, OUT verdict text, OUT hold_us bigint) LANGUAGE plpgsql AS $$
+DECLARE g pglock.guard_now;
+BEGIN
+  SELECT * INTO STRICT g FROM pglock.guard_now;          -- no guard, no grants
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'the lock functions need READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'invalid_transaction_state', HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE first.';
+  ELSIF current_setting('transaction_read_only') = 'on' THEN
+    RAISE EXCEPTION 'a standby or a read-only transaction cannot grant a lock' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'local', true); END IF;
+  hold_us := greatest(extract(epoch FROM g.no_grants_before - clock_timestamp()) * 1000000, 0);
+  IF g.other OR seen > g.last_token THEN
+    hold_us := pglock.bump(seen);                        -- grants come with a later call, never with the bump
+    verdict := CASE WHEN hold_us = 0 AND seen > pg_sequence_last_value('pglock.fencing_token') THEN 'stale' ELSE 'held_back' END;
+  ELSIF hold_us > 0 THEN
+    verdict := 'held_back';
+  END IF;
+END $$;
+
+-- What a client asks on every new connection, so that a hold begins as early as possible, and what it is told: the longest
+-- TTL, how long new grants are held back, and whether this session was set up as it asked for (a pooler forgets).
+CREATE FUNCTION pglock.check_in(seen bigint, OUT cap_us bigint, OUT hold_us bigint, OUT isolation text, OUT statement_timeout text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+BEGIN
+  SELECT a.hold_us, g.cap_us INTO hold_us, cap_us FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
+  isolation := current_setting('default_transaction_isolation');
+  statement_timeout := current_setting('statement_timeout');
+END $$;
+
+-- Adds the vacant row of a name. Waits for nobody: whoever plants it holds the try-lock to the end of its transaction, and
+-- the INSERT's snapshot is later than the lock, so it never meets another's uncommitted row. False: another is planting.
+CREATE FUNCTION pglock.plant(lock text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('pglock.leases', hashtextextended(lock, 7251))) THEN RETURN false; END IF;
+  INSERT INTO pglock.leases (name) VALUES (lock) ON CONFLICT DO NOTHING;
+  RETURN true;
+END $$;
+
+-- Grants locks. One answer for each input, in order:
+--   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives: that is
+--                 a pure read
+--   held          token, owner, since, remaining_us of who is in the way; nothing was written
+--   retry         free, but another has the row locked just now: ask again soon
+--   spent         this acquisition was granted before and is over: take a new id
+--   held_back     nothing is granted for remaining_us, after a restart or failover
+--   stale         seen is a token that this database cannot have drawn, and too far ahead to follow
+--   ttl_too_long  remaining_us is the longest allowed
+--   invalid       the name, the id or the TTL
+-- An acquisition is the id of one attempt, granted at most once. owner is for people. holds_us keeps the name from others for
+-- so long after the grant, released or not. metas are jsonb. seen is the latest token the caller ever got from this database.
+CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, ttls_us bigint[], holds_us bigint[] DEFAULT NULL,
+  metas text[] DEFAULT NULL, seen bigint DEFAULT 0)
+RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE cap bigint; last bigint;
+BEGIN
+  SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
+  IF NOT FOUND THEN
+    SELECT a.verdict, a.hold_us, g.cap_us INTO status, remaining_us, cap FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
+    IF status IS NOT NULL THEN
+      FOR k IN 1..cardinality(names) LOOP ord := k; RETURN NEXT; END LOOP;
+      RETURN;
+    END IF;
+  END IF;
+  FOR k IN 1..cardinality(names) LOOP
+    ord := k;
+    LOOP
+      -- The inner SELECT locks the row if it is free; only then is the token drawn. FOR UPDATE, or it would pass by the
+      -- KEY SHARE of a transaction that is protected by the lease.
+      UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = acquisitions[k], owner = label,
+        granted_at = clock_timestamp(), ttl = ttls_us[k] * interval '1 us',
+        expires_at = clock_timestamp() + ttls_us[k] * interval '1 us',
+        not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + holds_us[k] * interval '1 us' ELSE 'epoch' END,
+        metadata = metas[k]::jsonb
+        FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0
+                AND x.expires_at <= clock_timestamp() AND x.not_before <= clock_timestamp()
+                AND x.acquisition IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
+                AND ttls_us[k] BETWEEN 100000 AND cap
+              FOR UPDATE SKIP LOCKED) free
+        WHERE l.name = names[k] AND l.slot = 0
+        RETURNING l.token, free.token INTO token, last;
+      IF FOUND THEN
+        IF token <= last THEN                            -- a sequence that fell behind is moved, not obeyed
+          token := pglock.move_token(last, false);
+          UPDATE pglock.leases x SET token = acquire.token WHERE x.name = names[k] AND x.slot = 0;
+        END IF;
+        status := 'granted'; owner := label; since := clock_timestamp(); remaining_us := ttls_us[k];
+        EXIT;
+      END IF;
+      SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
+                  WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
+                  WHEN ttls_us[k] > cap THEN 'ttl_too_long'
+                  WHEN greatest(x.expires_at, x.not_before) > clock_timestamp() THEN 'held' ELSE 'retry' END,
+             x.token, x.owner, x.granted_at, greatest(extract(epoch FROM CASE WHEN x.acquisition = acquisitions[k] THEN x.expires_at
+               ELSE greatest(x.expires_at, x.not_before) END - clock_timestamp()) * 1000000, 0)
+        INTO status, token, owner, since, remaining_us
+        FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+      EXIT WHEN FOUND;
+      token := 0; owner := ''; since := NULL; remaining_us := 0;
+      status := CASE WHEN (octet_length(names[k]) BETWEEN 1 AND 255 AND acquisitions[k] IS NOT NULL
+                           AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
+                     WHEN ttls_us[k] > cap THEN 'ttl_too_long' ELSE 'retry' END;
+      EXIT WHEN status <> 'retry' OR NOT pglock.plant(names[k]);
+    END LOOP;
+    IF status = 'ttl_too_long' THEN remaining_us := cap; END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Extends grants by their TTL: renewed | locked (ask again; no loss) | expired | taken (a later grant exists) | gone (the row
+-- was deleted). Only the very grant, and never a lapsed one. Commits at local: after a failover nothing new is granted until
+-- every renewal that was lost has run out, so a slow synchronous standby need not cost anybody a lease.
+CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[])
+RETURNS TABLE (ord int, status text, remaining_us bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE until timestamptz;
+BEGIN
+  PERFORM set_config('synchronous_commit', 'local', true);
+  FOR k IN 1..cardinality(names) LOOP
+    ord := k; remaining_us := 0;
+    SELECT x.expires_at INTO until FROM pglock.leases x
+      WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k] AND x.token = tokens[k]
+      FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+      SELECT CASE WHEN x.token IS DISTINCT FROM tokens[k] OR x.acquisition IS DISTINCT FROM acquisitions[k] THEN 'taken'
+                  WHEN x.expires_at > clock_timestamp() THEN 'locked' ELSE 'expired' END
+        INTO status FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+      IF NOT FOUND THEN status := 'gone'; END IF;
+    ELSIF until <= clock_timestamp() THEN status := 'expired';
+    ELSE
+      UPDATE pglock.leases x SET expires_at = clock_timestamp() + x.ttl WHERE x.name = names[k] AND x.slot = 0
+        RETURNING extract(epoch FROM x.ttl) * 1000000 INTO remaining_us;
+      status := 'renewed';
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
+-- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
+CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false)
+RETURNS TABLE (ord int, status text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+  IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
+  FOR k IN 1..cardinality(names) LOOP
+    ord := k; status := 'released';
+    UPDATE pglock.leases l SET expires_at = 'epoch'
+      FROM (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]
+              AND x.expires_at > 'epoch' FOR NO KEY UPDATE SKIP LOCKED) mine
+      WHERE l.name = names[k] AND l.slot = 0;
+    IF NOT FOUND THEN
+      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]
+        AND x.expires_at > 'epoch';
+      status := CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Owner only: no later token is at or below n. Bounded, so that 2^51 tokens are left.
+CREATE FUNCTION pglock.raise_token_floor(n bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF (n BETWEEN 0 AND 6755399441055744) IS NOT TRUE THEN
+    RAISE EXCEPTION 'a token floor is between 0 and 6755399441055744' USING ERRCODE = 'numeric_value_out_of_range';
+  END IF;
+  RETURN pglock.move_token(n, true);
+END $$;
+
+-- Owner only: ends a hold, for whoever knows that no grant was lost (a clean restart or switch-over).
+CREATE FUNCTION pglock.end_hold() RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE pglock.guard SET no_grants_before = 'epoch'
+$$;
+
+-- Owner only: forgets up to most names that have been idle for so long, and answers how many. Never younger than the cap: a
+-- late duplicate of a grant must still meet its id. The sequence is past every token that goes.
+CREATE FUNCTION pglock.prune(idle interval, most int) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before timestamptz := clock_timestamp() - greatest(idle, (SELECT cap_us FROM pglock.guard) * interval '1 us');
+  top bigint;
+  gone bigint;
+BEGIN
+  WITH gone AS (
+    DELETE FROM pglock.leases l USING (
+      SELECT x.name, x.slot FROM pglock.leases x WHERE greatest(x.granted_at, x.expires_at, x.not_before) < before
+        LIMIT most FOR UPDATE SKIP LOCKED) x
+      WHERE l.name = x.name AND l.slot = x.slot RETURNING l.token)
+    SELECT max(g.token), count(*) INTO top, gone FROM gone g;
+  IF top > pg_sequence_last_value('pglock.fencing_token') THEN PERFORM pglock.move_token(top, false); END IF;
+  RETURN gone;
+END $$;
+
+-- For people: who holds, since when, for how much longer. A lease that is over shows its past holder; free_in is what is left
+-- of not_before.
+CREATE VIEW pglock.inspect AS
+  SELECT name, slot, expires_at > clock_timestamp() AS held, owner, token, granted_at, ttl,
+         greatest(expires_at - clock_timestamp(), '0') AS remaining,
+         greatest(greatest(expires_at, not_before) - clock_timestamp(), '0') AS free_in, metadata
+  FROM pglock.leases WHERE token > 0;

@@ -1,0 +1,149 @@
+-- Fences: what remembers the latest token that has written somewhere, and the functions that the Go package fence calls in
+-- the transaction of the writer.
+--
+-- The rules that every function keeps:
+--   * A fence only rises. What was seen without a lock is enough to refuse, never enough to pass.
+--   * Whoever may pass waits for whoever is ahead, and then looks again at what that one left. At read committed a later
+--     statement sees it; at repeatable read and serializable PostgreSQL raises 40001.
+--   * The writer's own table is never touched here: its owner need not be ours.
+
+-- One row for each resource that somebody fenced by name, and one for each row that a fenced delete took away and nobody has
+-- brought back (a tombstone). The rows of tables that live carry their token themselves.
+CREATE TABLE pglock.fences (
+  relation   regclass NOT NULL,        -- 0 for a named resource; of a tombstone the table (a root, if it is partitioned)
+  resource   text COLLATE "C" NOT NULL,-- the name, up to 1024 bytes; of a tombstone a hash of the key
+  name       text COLLATE "C" NOT NULL,-- the lock, and its slot, whose tokens count for a named resource; of a tombstone the
+  slot       int NOT NULL,             -- lock that the delete was made under
+  last_token bigint NOT NULL,
+  raised_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (relation, resource)
+) WITH (fillfactor = 70);              -- a fence that rises stays on its page
+
+-- Whether a token can have been granted. Where the lock has no row here, it lives in another database, or was pruned: then
+-- only what is ahead of every clock is refused, because it would shut the fence for good.
+CREATE FUNCTION pglock.fence_credible(lock text, place int, tok bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE latest bigint;
+BEGIN
+  IF (octet_length(lock) BETWEEN 1 AND 255 AND place >= 0 AND tok BETWEEN 1 AND 9007199254740991) IS NOT TRUE THEN
+    RAISE EXCEPTION 'not a grant: lock "%", slot %, token %', lock, place, tok USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  SELECT x.token INTO latest FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
+  IF NOT FOUND THEN
+    latest := extract(epoch FROM clock_timestamp()) * 1000000 + 86400000000;
+  ELSIF tok > latest AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    latest := pg_sequence_last_value('pglock.fencing_token');  -- the grant may be later than the snapshot
+  END IF;
+  RETURN coalesce(tok <= latest, false);
+END $$;
+
+-- Raises the fence of a named resource in the caller's transaction, which others then wait for:
+--   raised         from an earlier token, or for the first time
+--   passed         this grant had raised it before. Only share-locked: transactions of one grant run side by side
+--   stale          a later token was here: last_token
+--   behind         the same, and the lock service of this database has not drawn that token yet: it has lost its memory
+--   other_lock     it belongs to another lock: last_name, last_slot. It is the first one's that raises it, for good
+--   never_granted  no grant of this lock can have the token
+CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, OUT verdict text, OUT last_token bigint,
+  OUT last_name text, OUT last_slot int)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+  IF (octet_length(res) BETWEEN 1 AND 1024) IS NOT TRUE THEN
+    RAISE EXCEPTION 'a resource has a name of 1 to 1024 bytes' USING ERRCODE = 'invalid_parameter_value';
+  ELSIF NOT pglock.fence_credible(lock, place, tok) THEN
+    verdict := 'never_granted';
+    RETURN;
+  END IF;
+  LOOP
+    SELECT x.last_token, x.name, x.slot INTO last_token, last_name, last_slot
+      FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res;
+    IF NOT FOUND THEN                                    -- or not yet committed, or not in this snapshot: 40001
+      INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (0::oid, res, lock, place, tok)
+        ON CONFLICT DO NOTHING;
+      verdict := CASE WHEN FOUND THEN 'raised' END;
+    ELSIF (last_name, last_slot) <> (lock, place) THEN
+      verdict := 'other_lock';
+    ELSIF tok < last_token THEN
+      verdict := 'stale';
+      IF last_token > pg_sequence_last_value('pglock.fencing_token')
+         AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place) THEN verdict := 'behind'; END IF;
+    ELSIF tok > last_token THEN
+      UPDATE pglock.fences x SET last_token = tok, raised_at = clock_timestamp()
+        WHERE x.relation = 0::oid AND x.resource = res AND x.last_token < tok;
+      verdict := CASE WHEN FOUND THEN 'raised' END;
+    ELSE
+      PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res AND x.last_token = tok FOR SHARE;
+      verdict := CASE WHEN FOUND THEN 'passed' END;
+    END IF;
+    EXIT WHEN verdict IS NOT NULL;                       -- NULL: somebody was ahead. Look again at what it left
+  END LOOP;
+END $$;
+
+-- Where the tombstone of a row belongs. The hash follows the equality of the key's types (1.0 and 1.00, citext), whatever the
+-- session prints them like. It is of 128 bits, and where two keys met the later one's insert would be refused, nothing worse.
+CREATE FUNCTION pglock.fence_row_id(INOUT rel regclass, key record, OUT id text) LANGUAGE plpgsql AS $$
+BEGIN
+  IF (rel <> 0::oid AND key IS NOT NULL) IS NOT TRUE THEN
+    RAISE EXCEPTION 'a fenced row has a table, and a key without NULLs' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  rel := coalesce(pg_partition_root(rel), rel);
+  id := hash_record_extended(key, 0)::text || '.' || hash_record_extended(key, 1)::text;
+END $$;
+
+-- The token that has deleted a row, 0 if none has. Volatile: it sees what was committed while the caller's statement waited.
+CREATE FUNCTION pglock.fence_row_tombstone(rel regclass, key record) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE r record := pglock.fence_row_id(rel, key);
+BEGIN
+  RETURN coalesce((SELECT f.last_token FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id), 0);
+END $$;
+
+-- Locks the key of a row that may not exist, to the end of the transaction, and answers as fence_row_tombstone does; NULL if
+-- the token was never granted. An insert and a delete of one key take it before they touch the table.
+-- Where there is no tombstone, one is written and taken back: until this transaction ends, the unique index makes others wait
+-- who write there, and at every isolation level it finds a tombstone that the snapshot does not show.
+CREATE FUNCTION pglock.fence_row_lock(rel regclass, key record, lock text, place int, tok bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  r record := pglock.fence_row_id(rel, key);
+  last bigint;
+BEGIN
+  IF NOT pglock.fence_credible(lock, place, tok) THEN RETURN NULL; END IF;
+  LOOP
+    SELECT f.last_token INTO last FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id FOR UPDATE;
+    IF FOUND THEN RETURN last; END IF;
+    INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (r.rel, r.id, lock, place, 0)
+      ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      DELETE FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id;
+      RETURN 0;
+    END IF;
+  END LOOP;
+END $$;
+
+-- What a fenced delete leaves behind. Under fence_row_lock.
+CREATE FUNCTION pglock.fence_row_bury(rel regclass, key record, lock text, place int, tok bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE r record := pglock.fence_row_id(rel, key);
+BEGIN
+  IF NOT pglock.fence_credible(lock, place, tok) THEN RETURN false; END IF;
+  INSERT INTO pglock.fences AS f (relation, resource, name, slot, last_token) VALUES (r.rel, r.id, lock, place, tok)
+    ON CONFLICT (relation, resource) DO UPDATE SET name = excluded.name, slot = excluded.slot,
+      last_token = excluded.last_token, raised_at = excluded.raised_at WHERE f.last_token < excluded.last_token;
+  RETURN true;
+END $$;
+
+-- What a fenced insert clears away: the row carries the token again. Under fence_row_lock. stored is the key as it came to
+-- stand in the table: where that is another one (rounded, or changed by a trigger), the wrong key was locked.
+CREATE FUNCTION pglock.fence_row_revive(rel regclass, key record, stored record, lock text, place int, tok bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE r record := pglock.fence_row_id(rel, key);
+BEGIN
+  IF (pglock.fence_row_id(rel, stored)).id <> r.id THEN
+    RAISE EXCEPTION 'the key % was stored as %', key, stored USING ERRCODE = 'invalid_parameter_value',
+      HINT = 'A fenced row is found by its key: pass it as the column stores it.';
+  ELSIF NOT pglock.fence_credible(lock, place, tok) THEN RETURN false;
+  END IF;
+  DELETE FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id AND f.last_token <= tok;
+  RETURN true;
+END $$;

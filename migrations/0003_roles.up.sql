@@ -1,0 +1,62 @@
+-- Who may do what. No role is created and PUBLIC is given nothing: whoever ran these files owns the schema, and hands out
+-- two parts to roles of its own. To take one back: REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pglock FROM the_role, the same
+-- ON ALL TABLES, and REVOKE USAGE ON SCHEMA pglock.
+
+-- What the schema was installed with, for those who may not read the guard.
+CREATE FUNCTION pglock.installation(OUT cap_us bigint, OUT single_node boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT g.cap_us, g.single_node FROM pglock.guard g WHERE g.one
+$$;
+
+-- Owner only: whoever runs a service. It may call the verbs and the fences, and that is all: it cannot lower or forge a
+-- token, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
+CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_raise,
+    pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.installation TO ' || role;
+  EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
+  IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN  -- GRANT only warns
+    RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
+      USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
+  END IF;
+END $$;
+
+-- Owner only: whoever watches. It may read who holds what, in the view inspect, which has no acquisition ids.
+CREATE FUNCTION pglock.grant_auditor(role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.installation TO ' || role;
+  EXECUTE 'GRANT SELECT ON pglock.inspect, pglock.migrations TO ' || role;
+  IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN
+    RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
+      USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
+  END IF;
+END $$;
+
+-- Everything of ours is the owner's alone: functions are PUBLIC's when they are made, and ALTER DEFAULT PRIVILEGES may have
+-- let others read what is made here, the acquisition ids of leases among it. Only ours: the schema may have other tenants.
+DO $$
+DECLARE
+  relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
+    'pglock.inspect', 'pglock.fences']::regclass[];
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.bump',
+    'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.end_hold',
+    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
+    'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible',
+    'pglock.installation', 'pglock.grant_locker', 'pglock.grant_auditor']::regproc[];
+  x record;
+BEGIN
+  FOR x IN
+    SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass AS what, a.grantee
+      FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = ANY (relations) AND a.grantee <> c.relowner
+    UNION
+    SELECT 'FUNCTION ' || p.oid::regprocedure, a.grantee
+      FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+      WHERE p.oid = ANY (functions) AND a.grantee <> p.proowner
+  LOOP
+    EXECUTE 'REVOKE ALL ON ' || x.what || ' FROM ' || CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END;
+  END LOOP;
+END $$;

@@ -1,0 +1,80 @@
+package migrations_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtemp"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+)
+
+// footprint is everything that a call could leave behind: WAL, transaction ids, tokens, and what is stored and locked in the
+// rows. A server that nobody else uses stands still otherwise.
+const footprint = `SELECT concat_ws(' ', pg_current_wal_insert_lsn(), pg_snapshot_xmax(pg_current_snapshot()), s.last_value, s.log_cnt, s.is_called,
+	(SELECT string_agg(concat(l.ctid, l.xmin, l.xmax, l), ';' ORDER BY name) FROM pglock.leases l),
+	(SELECT concat(g.ctid, g.xmin, g.xmax, g) FROM pglock.guard g)) FROM pglock.fencing_token s`
+
+// Ten thousand calls that change nothing leave nothing behind: polling is free.
+func TestLosingCostsNothing(t *testing.T) {
+	t.Parallel()
+	_, db := pgtest.OwnServer(t, pgtemp.Options{Settings: map[string]string{
+		"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0", // the server itself writes no WAL from time to time
+	}})
+	db.Exec(t, `UPDATE pglock.guard SET cap_us = 3600000000`)
+	c, watch := newCaller(t, db), newCaller(t, db)
+	watch.exec(`SET default_transaction_read_only = on`)
+	held, over := c.takeWith(ask{name: "held", ttl: time.Hour}), c.take("over")
+	db.Age(t, "over", time.Minute)
+	end := lock(t, db, "over", "KEY SHARE")
+	const names, ids = `array_fill($1::text, ARRAY[$2::int])`, `(SELECT array_agg(gen_random_uuid()) FROM generate_series(1, $2))`
+	const acquire = `acquire(` + names + `, ` + ids + `, 'loser', array_fill(1000000::bigint, ARRAY[$2]))`
+	retry := func(g grant) string {
+		return `acquire(` + names + `, array_fill('` + g.id + `'::uuid, ARRAY[$2]), 'once more', array_fill(1000000::bigint, ARRAY[$2]))`
+	}
+	for _, call := range []struct {
+		what, call, name, want string
+		times                  int
+	}{
+		{"a losing try", acquire, "held", "held", 10_000},
+		{"a try on a free row under somebody's KEY SHARE", acquire, "over", "retry", 1_000},
+		{"a retry of what is held", retry(held), "held", "granted", 1_000},
+		{"a retry of what is over", retry(over), "over", "spent", 1_000},
+		{"a bad name", acquire, "", "invalid", 1_000},
+		{"a renewal of what another has", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "held", "taken", 1_000},
+		{"a renewal of what is gone", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "gone", "gone", 1_000},
+		{"a release of what another has", `release(` + names + `, ` + ids + `)`, "held", "gone", 1_000},
+	} {
+		sql := `SELECT string_agg(DISTINCT status, ' ') FROM pglock.` + call.call
+		want(t, call.what, one[string](c, sql, call.name, 10), call.want) // what the server notes on first sight is not counted
+		before := one[string](watch, footprint)
+		want(t, call.what, one[string](c, sql, call.name, call.times), call.want)
+		want(t, "footprint of "+call.what, one[string](watch, footprint), before)
+	}
+	end()
+	before := one[string](watch, footprint)
+	c.take("over")
+	if one[string](watch, footprint) == before {
+		t.Error("a grant has no footprint either: nothing was measured")
+	}
+}
+
+// A hot row that is renewed under somebody's long transaction does not bloat its index.
+func TestRenewalsStayHOT(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, reader := newCaller(t, db), newCaller(t, db)
+	g := c.takeWith(ask{name: "a", ttl: 30 * time.Second})
+	reader.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
+	reader.exec(`SELECT FROM pglock.leases`)
+	for range 10 {
+		want(t, "renewals", one[int](c, `SELECT count(*) FROM pglock.renew(array_fill('a'::text, '{1000}'), array_fill($1::uuid, '{1000}'),
+			array_fill($2::bigint, '{1000}')) WHERE status = 'renewed'`, g.id, g.token), 1000)
+	}
+	want(t, "close", c.conn.Close(t.Context()), nil) // the statistics come with it
+	db.WaitFor(t, `SELECT n_tup_upd >= 10000 FROM pg_stat_user_tables WHERE relid = 'pglock.leases'::regclass`)
+	if hot := pgtest.Query[float64](t, db, `SELECT n_tup_hot_upd::float8 / n_tup_upd FROM pg_stat_user_tables
+		WHERE relid = 'pglock.leases'::regclass`); hot < 0.95 {
+		t.Errorf("%.1f %% of the renewals are HOT, want 95", 100*hot)
+	}
+	reader.exec(`COMMIT`)
+}
