@@ -1,0 +1,92 @@
+package fence
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrStale comes when a later token has written what this grant wanted to write: the lock has moved on. Nothing was
+	// written. Drop the lease and stop; no retry can help. It comes as a [*StaleError], which knows both tokens.
+	ErrStale = errors.New("stale")
+
+	// ErrBehind comes together with ErrStale when the resource has seen a token that the lock service in its own database
+	// has not drawn yet: that one has lost its memory, to a restored backup say, and would go on handing out tokens that
+	// nobody takes. Nothing was written. An owner of the schema raises the floor of its tokens; the message has the SQL.
+	ErrBehind = errors.New("the lock service is behind")
+
+	// ErrAlreadyWritten comes when this very grant has written the row before: the write is a replay, or a second one that
+	// did not say [Again]. Nothing was written. The lease is as good as before; after a lost reply it is the good news.
+	ErrAlreadyWritten = errors.New("already written by this grant")
+
+	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant has deleted it. Nothing was
+	// written. The lease is as good as before.
+	ErrNoRow = errors.New("no such row")
+
+	// ErrRowExists comes from Insert when the row is there under an earlier token. Nothing was written, and the lease is as
+	// good as before. Use Upsert to replace it.
+	ErrRowExists = errors.New("the row exists")
+
+	// ErrOtherLock comes when the resource belongs to another lock or slot, whose tokens say nothing about this one's. It
+	// belongs to whichever raised its fence first. Nothing was written, and the lease is as good as before: two parts of the
+	// program disagree about which lock protects the resource. It comes as an [*OtherLockError], which names both.
+	ErrOtherLock = errors.New("fenced by another lock")
+
+	// ErrNeverGranted comes when the database knows the lock and has never granted it with that token or a later one, or
+	// when the token is ahead of every clock. Nothing was written. The token was made up, or comes from another database.
+	ErrNeverGranted = errors.New("the token was never granted")
+
+	// ErrNoToken comes before anything is sent, when what was passed can be no grant: a token of 0, below 0 or of 2^53 and
+	// above, a bad lock name, a negative slot. Pass the Grant of a lease that was acquired.
+	ErrNoToken = errors.New("not a grant")
+
+	// ErrInvalid comes before anything is sent, when a table, a row, a resource name or an option cannot be meant.
+	ErrInvalid = errors.New("invalid")
+
+	// ErrNotMigrated comes when the schema or the functions that fences need are not in this database. Run migrations.Up
+	// there. It is the database of the data, which need not be the one of the locks.
+	ErrNotMigrated = errors.New("the fences are not installed")
+
+	// ErrCommitUnknown comes from [Tx] when the connection was lost during the commit: the writes may be there or not. A
+	// second Tx of the same grant passes the fence and can look.
+	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
+)
+
+// A StaleError is a write that came too late. It matches [ErrStale], and [ErrBehind] if Behind.
+type StaleError struct {
+	Resource  string // what was written: a resource's name, or a table and a key
+	Lock      string // the lock that the caller no longer holds
+	Token     Token  // the caller's
+	LastToken Token  // the one that has written last
+	Behind    bool   // the lock service of this database has not drawn LastToken yet
+}
+
+func (e *StaleError) Error() string {
+	s := fmt.Sprintf("fence: %s: stale token %d, token %d was here: stop, lock %q has moved on", e.Resource, e.Token, e.LastToken, e.Lock)
+	if e.Behind {
+		s += fmt.Sprintf("; its service has not drawn that token yet: let the owner of its schema SELECT raise_token_floor(%d)", e.LastToken)
+	}
+	return s
+}
+
+// Is makes errors.Is find [ErrStale] and [ErrBehind].
+func (e *StaleError) Is(target error) bool {
+	return target == ErrStale || target == ErrBehind && e.Behind
+}
+
+// An OtherLockError names the lock that a resource belongs to beside the caller's. It matches [ErrOtherLock].
+type OtherLockError struct {
+	Resource  string
+	Lock      string // the caller's
+	Slot      int
+	OtherLock string // the resource's
+	OtherSlot int
+}
+
+func (e *OtherLockError) Error() string {
+	return fmt.Sprintf("fence: %s: fenced by lock %q slot %d, not by lock %q slot %d: use one lock for it, or another resource name",
+		e.Resource, e.OtherLock, e.OtherSlot, e.Lock, e.Slot)
+}
+
+// Is makes errors.Is find [ErrOtherLock].
+func (e *OtherLockError) Is(target error) bool { return target == ErrOtherLock }

@@ -1,0 +1,193 @@
+package fence_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+)
+
+// lifeOf takes one row of a table through everything, and checks that the key is found each time.
+func lifeOf(t *testing.T, d *pgtest.Database, table fence.Table, key fence.Row, column string, value any) {
+	t.Helper()
+	ctx, db := t.Context(), d.Pool(t)
+	row := fence.Row{column: value}
+	for name, v := range key {
+		row[name] = v
+	}
+	wantErr(t, "update of nothing", table.Update(ctx, db, grant(1), row), fence.ErrNoRow)
+	wantErr(t, "insert", table.Insert(ctx, db, grant(1), row), nil)
+	wantErr(t, "update", table.Update(ctx, db, grant(2), row), nil)
+	wantErr(t, "upsert", table.Upsert(ctx, db, grant(3), row), nil)
+	wantStale(t, "late update", table.Update(ctx, db, grant(2), row), 3)
+	wantStale(t, "late delete", table.Delete(ctx, db, grant(2), key), 3)
+	wantErr(t, "delete", table.Delete(ctx, db, grant(4), key), nil)
+	wantStale(t, "late update of a deleted row", table.Update(ctx, db, grant(3), row), 4)
+	wantStale(t, "late delete of a deleted row", table.Delete(ctx, db, grant(3), key), 4)
+	wantStale(t, "late insert", table.Insert(ctx, db, grant(3), row), 4)
+	wantStale(t, "late upsert", table.Upsert(ctx, db, grant(3), row), 4)
+	wantErr(t, "insert after the delete", table.Insert(ctx, db, grant(5), row), nil)
+	if left := tombstones(t, d); left != "" {
+		t.Errorf("the tombstone %s outlived the insert", left)
+	}
+}
+
+func TestOddNames(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE SCHEMA "Odd ""Schema"""; CREATE TABLE "Odd ""Schema"""."it's \ a.Table" (
+		"Key, one" int, "key""2" text, "the value" text, "T$" bigint, PRIMARY KEY ("Key, one", "key""2"))`)
+	table := fence.Table{Name: `"Odd ""Schema"""."it's \ a.Table"`, Key: []string{"Key, one", `key"2`}, TokenColumn: "T$"}
+	lifeOf(t, d, table, fence.Row{"Key, one": 1, `key"2`: "{key}"}, "the value", "{table}")
+}
+
+func TestCapitalsOfAnUnquotedNameAreSmall(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE SCHEMA billing; CREATE TABLE billing.invoices (id int PRIMARY KEY, status text, fencing_token bigint)`)
+	lifeOf(t, d, fence.Table{Name: "Billing.INVOICES", Key: []string{"id"}}, key(1), "status", "x")
+}
+
+// Tables and columns called like the parts of our statements.
+func TestNamesOfOurOwn(t *testing.T) {
+	d := pgtest.DB(t)
+	for _, name := range []string{"k", "r", "w", "g", "t", "x", "last"} {
+		d.Exec(t, strings.ReplaceAll(`CREATE TABLE NAME (NAME int PRIMARY KEY, n text, fencing_token bigint)`, "NAME", name))
+		lifeOf(t, d, fence.Table{Name: name, Key: []string{name}}, fence.Row{name: 1}, "n", "x")
+	}
+}
+
+func TestKeyTypes(t *testing.T) {
+	uuid := "0b5e7a52-8d4b-4a4e-9d5e-9c4a1f3d2e10"
+	keys := map[string]struct {
+		key   any
+		equal any // the same key, said otherwise
+	}{
+		"smallint":                     {int16(1), 1},
+		"bigint":                       {int64(1) << 40, int64(1) << 40},
+		"text":                         {"a", "a"},
+		`text COLLATE "C"`:             {"a", "a"},
+		"varchar(5)":                   {"a", "a"},
+		"char(5)":                      {"a", "a    "},
+		"uuid":                         {uuid, strings.ToUpper(uuid)},
+		"numeric":                      {"1.0", "1.00"},
+		"float8":                       {0.0, "-0"},
+		"date":                         {time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
+		"timestamptz":                  {time.Unix(1e9, 0).UTC(), time.Unix(1e9, 0).In(time.FixedZone("", 3600))},
+		"bytea":                        {[]byte{0, 1}, []byte{0, 1}},
+		"inet":                         {"10.0.0.1", "10.0.0.1/32"},
+		"jsonb":                        {map[string]any{"a": 1, "b": 2}, map[string]any{"b": 2, "a": 1}},
+		"int[]":                        {[]int{1, 2}, []int32{1, 2}},
+		"int4range":                    {"[1,2]", "[1,3)"},
+		"mood":                         {"glad", "glad"},
+		"email":                        {"a@b", "a@b"},
+		"text COLLATE case_insensitve": {"Straße", "STRASSE"},
+	}
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE DOMAIN email AS text CHECK (VALUE LIKE '%@%');
+		CREATE COLLATION case_insensitve (provider = icu, locale = 'und-u-ks-level1', deterministic = false)`)
+	pool := d.Pool(t)
+	for typ, tt := range keys {
+		t.Run(typ, func(t *testing.T) {
+			d.Exec(t, `DROP TABLE IF EXISTS invoices; CREATE TABLE invoices (id `+typ+` PRIMARY KEY, status text, fencing_token bigint)`)
+			pool.Reset() // what it knows of the parameters' types is of another table
+			row, same := fence.Row{"id": tt.key, "status": "x"}, fence.Row{"id": tt.equal, "status": "y"}
+			ctx := t.Context()
+			wantErr(t, "insert", invoices.Insert(ctx, pool, grant(1), row), nil)
+			wantErr(t, "upsert", invoices.Upsert(ctx, pool, grant(2), same), nil)
+			wantErr(t, "update", invoices.Update(ctx, pool, grant(3), row), nil)
+			wantErr(t, "delete", invoices.Delete(ctx, pool, grant(4), fence.Row{"id": tt.equal}), nil)
+			wantStale(t, "late insert", invoices.Insert(ctx, pool, grant(3), row), 4)
+			wantErr(t, "insert", invoices.Insert(ctx, pool, grant(5), row), nil)
+		})
+	}
+}
+
+// A column that rounds its key would let it past the tombstone of the key that it becomes.
+func TestKeyThatIsStoredAsAnotherIsRefused(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE invoices (id numeric(10,1) PRIMARY KEY, status text, fencing_token bigint)`)
+	ctx, db := t.Context(), d.Conn(t)
+	row := func(id string) fence.Row { return fence.Row{"id": id, "status": "x"} }
+	wantErr(t, "insert", invoices.Insert(ctx, db, grant(1), row("1.5")), nil)
+	wantErr(t, "delete", invoices.Delete(ctx, db, grant(3), fence.Row{"id": "1.5"}), nil)
+	for _, verb := range []func() error{
+		func() error { return invoices.Insert(ctx, db, grant(2), row("1.51")) },
+		func() error { return invoices.Upsert(ctx, db, grant(2), row("1.51")) },
+	} {
+		if err := verb(); sqlState(err) != "22023" || !strings.Contains(err.Error(), "(1.51) was stored as (1.5)") {
+			t.Errorf("%v, want the two keys", err)
+		}
+	}
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM invoices`); n != 0 {
+		t.Error("the row is back")
+	}
+}
+
+// The tombstone is of the whole table, whichever part of it a write names.
+func TestPartitions(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE invoices (id int PRIMARY KEY, status text, fencing_token bigint) PARTITION BY RANGE (id);
+		CREATE TABLE low PARTITION OF invoices FOR VALUES FROM (0) TO (10);
+		CREATE TABLE high PARTITION OF invoices FOR VALUES FROM (10) TO (20)`)
+	lifeOf(t, d, invoices, key(1), "status", "x")
+	ctx, db := t.Context(), d.Conn(t)
+	low := fence.Table{Name: "low", Key: []string{"id"}}
+	wantErr(t, "delete from the partition", low.Delete(ctx, db, grant(9), key(1)), nil)
+	wantStale(t, "late insert into the whole", invoices.Insert(ctx, db, grant(8), invoice(1, "x")), 9)
+}
+
+func TestRowOfKeyAndTokenOnly(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	ctx, db := t.Context(), d.Conn(t)
+	wantErr(t, "insert", invoices.Insert(ctx, db, grant(1), key(1)), nil)
+	wantErr(t, "update", invoices.Update(ctx, db, grant(2), key(1)), nil)
+	wantErr(t, "upsert", invoices.Upsert(ctx, db, grant(3), key(1)), nil)
+	wantStale(t, "late upsert", invoices.Upsert(ctx, db, grant(2), key(1)), 3)
+}
+
+func TestKeyMustBeUnique(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE invoices (id int, status text, fencing_token bigint); INSERT INTO invoices VALUES (1, 'a'), (1, 'b')`)
+	ctx, db := t.Context(), d.Conn(t)
+	for name, write := range verbs {
+		if err := write(ctx, db, grant(1)); !errors.Is(err, fence.ErrInvalid) && sqlState(err) != "42P10" {
+			t.Errorf("%s = %v, want it refused", name, err)
+		}
+	}
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM invoices WHERE fencing_token IS NULL`); n != 2 {
+		t.Errorf("%d of 2 rows are as they were", n)
+	}
+	if left := tombstones(t, d); left != "" {
+		t.Errorf("a tombstone %s was left", left)
+	}
+}
+
+func TestMissingTokenColumn(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE invoices (id int PRIMARY KEY, status text)`)
+	for name, write := range verbs {
+		err := write(t.Context(), d.Conn(t), grant(1))
+		const cure = `ALTER TABLE "invoices" ADD COLUMN "fencing_token" bigint NOT NULL DEFAULT 0`
+		if err == nil || !strings.Contains(err.Error(), cure) || sqlState(err) != "42703" {
+			t.Errorf("%s = %v, want %s", name, err, cure)
+		}
+	}
+}
+
+func TestTriggerThatSwallowsTheWrite(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1);
+		CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER swallow BEFORE UPDATE OR DELETE ON invoices FOR EACH ROW EXECUTE FUNCTION swallow()`)
+	for _, name := range []string{"Update", "Upsert", "Delete"} {
+		if err := verbs[name](t.Context(), d.Conn(t), grant(7)); err == nil || !strings.Contains(err.Error(), "trigger") {
+			t.Errorf("%s = %v, want it to tell of a trigger", name, err)
+		}
+	}
+	if got := state(t, d) + tombstones(t, d); got != "old 1" {
+		t.Errorf("%q, want the row as it was", got)
+	}
+}

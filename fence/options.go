@@ -1,0 +1,52 @@
+package fence
+
+import (
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// DefaultSchema is where the functions live that fences need, unless [Schema] says otherwise.
+const DefaultSchema = "pglock"
+
+// An Option changes one write or one transaction. One that cannot be meant is refused before anything is sent.
+type Option struct{ set func(*config) }
+
+type config struct {
+	schema    string
+	again     bool
+	isolation pgx.TxIsoLevel
+}
+
+// Again lets the grant write a row that it has written before. Without it a grant writes a row once, which also refuses a
+// replay of the first write that arrives after the second. It is for the methods of [Table].
+func Again() Option {
+	return Option{func(c *config) { c.again = true }}
+}
+
+// Isolation makes [Tx] use another isolation level than the connection's default. The fence holds at every one; at
+// repeatable read and serializable a transaction that began too early fails with 40001 and can be run again.
+func Isolation(level pgx.TxIsoLevel) Option {
+	return Option{func(c *config) { c.isolation = level }}
+}
+
+// Schema says where the functions that fences need were installed: the name that migrations.Up was given.
+func Schema(name string) Option {
+	return Option{func(c *config) { c.schema = name }}
+}
+
+func resolve(opts []Option) (config, error) {
+	c := config{schema: DefaultSchema}
+	for _, o := range opts {
+		if o.set != nil { // the zero Option says nothing
+			o.set(&c)
+		}
+	}
+	if c.schema == "" || len(c.schema) > 63 || !storable(c.schema) {
+		return c, fmt.Errorf("fence: %w schema name %q: want 1 to 63 bytes of UTF-8 without NUL", ErrInvalid, c.schema)
+	}
+	return c, nil
+}
+
+// quoted is the schema as SQL takes it.
+func (c config) quoted() string { return pgx.Identifier{c.schema}.Sanitize() }

@@ -1,0 +1,61 @@
+package fence
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Token orders the grants of one lock: a later grant carries a greater one, over releases, expiries, restarts and
+// failovers. It is opaque otherwise: not dense, not from 1, always below 2^53, so that any language can hold it.
+// The zero Token was never granted.
+type Token int64
+
+const maxToken Token = 1<<53 - 1 // what the sequence behind the tokens ends at
+
+// A Grant names the one grant that a write is made under. It is a value: copying it is free, and it says nothing about
+// whether the lease is still held. That is what the fence finds out. pglock's Lease.Grant gives one; a token that has
+// travelled (in a header, to another process) makes one too.
+type Grant struct {
+	Lock  string // the name of the lock, 1 to 255 bytes
+	Slot  int    // which of its slots; 0 for a lock that one caller holds
+	Token Token
+
+	onStale func(error)
+}
+
+// OnStale returns a copy of the grant whose writes call f once with their error whenever a fence refuses them as stale
+// (see [ErrStale]), before they return it. pglock sets it, so that such a write also ends the lease.
+//
+// f is called in the goroutine that made the write. It must not block, and it may be called more than once and from
+// several goroutines at a time, one call for each write refused.
+func (g Grant) OnStale(f func(error)) Grant {
+	g.onStale = f
+	return g
+}
+
+// validate refuses, before any SQL, what can be no grant.
+func (g Grant) validate() error {
+	switch {
+	case g.Token <= 0 || g.Token > maxToken:
+		return fmt.Errorf("fence: %w: token %d of lock %q; take the grant from a lease that is held", ErrNoToken, g.Token, g.Lock)
+	case g.Lock == "" || len(g.Lock) > 255 || !storable(g.Lock):
+		return fmt.Errorf("fence: %w: lock name %q; want 1 to 255 bytes of UTF-8 without NUL", ErrNoToken, g.Lock)
+	case g.Slot < 0 || g.Slot > math.MaxInt32:
+		return fmt.Errorf("fence: %w: slot %d of lock %q; slots begin at 0", ErrNoToken, g.Slot, g.Lock)
+	}
+	return nil
+}
+
+// report tells the lease of a refusal, and returns it.
+func (g Grant) report(err error) error {
+	if g.onStale != nil && errors.Is(err, ErrStale) {
+		g.onStale(err)
+	}
+	return err
+}
+
+// storable reports whether PostgreSQL can keep s as text.
+func storable(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
