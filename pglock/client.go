@@ -1,0 +1,166 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// A Client acquires locks and keeps the leases that it was granted. One for a process is enough: callers share its round trips
+// and commits. It has up to two connections for its own, outside any pool, opened when needed and closed after a minute
+// without use: one acquires and releases, one only renews. Safe for concurrent use.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	clock   *clock
+	sql     struct{ acquire, renew, release string }
+	dialer  *dialer
+	reads   *pgxpool.Pool // for Inspect, List and Prune; connects when used
+	seen    atomic.Int64  // the latest token that this client ever got
+	longest atomic.Int64  // the cap on TTLs in nanoseconds, once it was told; 0 before
+
+	keeper *keeper
+	work   *workLine
+
+	closing    context.Context // ended when Close begins
+	beginClose context.CancelFunc
+	closed     chan struct{} // closed when Close is done
+	closeErr   error         // of Close, once closed
+	mu         sync.Mutex
+	calls      sync.WaitGroup // acquiring calls under way; none begins after closing
+	endAll     context.CancelFunc
+	endKeep    context.CancelFunc
+	routines   sync.WaitGroup // run of keeper and work
+}
+
+// New makes a client that connects as pool does, with its connection settings and its BeforeConnect and AfterConnect hooks,
+// but never takes one of its connections: a busy pool cannot cost a lease. It does not block and sends nothing; the pool stays
+// the caller's. A nil pool or a Config that cannot work is an error.
+func New(pool *pgxpool.Pool, cfg Config) (*Client, error) {
+	if pool == nil {
+		return nil, fmt.Errorf("%w: the pool is nil", ErrInvalidOption)
+	}
+	return newClient(pool.Config(), cfg)
+}
+
+// Open is New for those who have a connection string, a URL or key=value settings as pgxpool.ParseConfig takes them, and no
+// pool: services on database/sql for one.
+func Open(connString string, cfg Config) (*Client, error) {
+	pc, err := pgxpool.ParseConfig(connString)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidOption, err)
+	}
+	return newClient(pc, cfg)
+}
+
+func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	life, endAll := context.WithCancel(context.Background())
+	c := &Client{
+		cfg: cfg, log: cfg.Logger, clock: newClock(),
+		dialer: &dialer{config: pc, life: life},
+		closed: make(chan struct{}), endAll: endAll,
+	}
+	c.closing, c.beginClose = context.WithCancel(context.Background())
+	c.sql.acquire, c.sql.renew, c.sql.release = c.in(acquireSQL), c.in(renewSQL), c.in(releaseSQL)
+	if c.reads, err = newReads(pc); err != nil {
+		endAll()
+		return nil, err
+	}
+	c.keeper, c.work = newKeeper(c), newWorkLine(c)
+	keep, endKeep := context.WithCancel(life)
+	c.endKeep = endKeep
+	c.routines.Go(func() { c.keeper.run(keep) })
+	c.routines.Go(func() { c.work.run(life) })
+	return c, nil
+}
+
+// newReads makes a small pool for what is read now and then. It is not the caller's, so it is there for a client that was
+// opened with a connection string too.
+func newReads(pc *pgxpool.Config) (*pgxpool.Pool, error) {
+	rc := pc.Copy()
+	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
+	rc.MaxConnIdleTime = idleAfter
+	return pgxpool.NewWithConfig(context.Background(), rc)
+}
+
+// Close ends every lease of the client with ErrClosed, releases them all in one statement, and waits for everything that the
+// client has running: afterwards no goroutine and no connection of it is left. Calls that wait for a lock return ErrClosed.
+// It blocks until the database has confirmed, at most until ctx ends; leases whose release was not confirmed by then are named
+// by an error that matches ErrNotReleased, and end by themselves at the end of their TTL. Closing again waits for the first
+// Close and answers the same.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	again := c.closing.Err() != nil
+	c.beginClose()
+	c.mu.Unlock()
+	if again {
+		<-c.closed
+		return c.closeErr
+	}
+	c.calls.Wait() // they return at once, since closing has ended
+	c.endKeep()
+	held := c.keeper.all()
+	outcomes := make(chan error, len(held))
+	ends := make([]*surrender, 0, len(held))
+	for _, l := range held {
+		if l.end(ErrClosed) == nil {
+			ends = append(ends, l.surrender(outcomes))
+		}
+	}
+	c.work.surrender(ends...)
+	c.work.drain()
+	stop := context.AfterFunc(ctx, c.endAll)
+	c.routines.Wait()
+	stop()
+	c.endAll()
+	c.keeper.session.wait()
+	c.work.session.wait()
+	c.reads.Close()
+
+	unconfirmed := 0
+	var cause error
+	for range ends {
+		if err := <-outcomes; err != nil && !errors.Is(err, errGone) {
+			unconfirmed, cause = unconfirmed+1, err
+		}
+	}
+	if unconfirmed > 0 {
+		if ctx.Err() != nil {
+			cause = context.Cause(ctx)
+		}
+		c.closeErr = fmt.Errorf("%w: %d of %d leases: %w", ErrNotReleased, unconfirmed, len(ends), cause)
+	}
+	close(c.closed)
+	return c.closeErr
+}
+
+// enter begins a call that Close waits for; false says that the client is closing.
+func (c *Client) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.Err() != nil {
+		return false
+	}
+	c.calls.Add(1)
+	return true
+}
+
+// checkedIn takes what the database told a new connection.
+func (c *Client) checkedIn(longest, hold time.Duration) {
+	c.longest.Store(int64(longest))
+	if hold > 0 {
+		c.log.Warn("pglock: new grants are held back after a restart, failover or restore", "for", hold)
+	}
+}
+
+func (c *Client) ttlCap() time.Duration { return time.Duration(c.longest.Load()) }

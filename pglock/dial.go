@@ -1,0 +1,135 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	connectTimeout = 5 * time.Second
+
+	// statementTimeout ends a statement of ours that the server does not finish. Its odd value also tells whether the
+	// session is as we set it up.
+	statementTimeout = 10007 * time.Millisecond
+
+	// lockTimeout ends a wait for a lock. The functions wait for no row; only what people lock by hand can make them.
+	lockTimeout = time.Second
+)
+
+// A dialer makes connections as the pool of the caller makes them, but outside that pool: a busy pool must not cost a lease.
+type dialer struct {
+	config *pgxpool.Config
+	life   context.Context // its end closes every connection, cancel requests that pgx has in the background included
+	pooled atomic.Bool     // a transaction pooler is in between: no session of ours, no prepared statements
+}
+
+// dial connects, and sets the session up by parameters of the connection itself, which cost no round trip. A transaction
+// pooler refuses them; from then on every transaction says what it needs instead.
+func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn *pgx.Conn, pooled bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	for {
+		pooled = d.pooled.Load()
+		cc, err := d.connConfig(ctx, pooled, onNotice)
+		if err != nil {
+			return nil, pooled, err
+		}
+		conn, err = pgx.ConnectConfig(ctx, cc)
+		if !pooled && refusesParameters(err) {
+			d.pooled.Store(true)
+			continue
+		}
+		if err != nil {
+			return nil, pooled, err
+		}
+		if d.config.AfterConnect != nil {
+			if err := d.config.AfterConnect(ctx, conn); err != nil {
+				conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
+				return nil, pooled, fmt.Errorf("AfterConnect of the pool: %w", err)
+			}
+		}
+		return conn, pooled, nil
+	}
+}
+
+func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgconn.Notice)) (*pgx.ConnConfig, error) {
+	cc := d.config.ConnConfig.Copy()
+	if d.config.BeforeConnect != nil {
+		if err := d.config.BeforeConnect(ctx, cc); err != nil {
+			return nil, fmt.Errorf("BeforeConnect of the pool: %w", err)
+		}
+	}
+	if cc.RuntimeParams["application_name"] == "" {
+		cc.RuntimeParams["application_name"] = "pglock"
+	}
+	cc.DialFunc = d.bound(cc.DialFunc)
+	before := cc.OnNotice
+	cc.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		onNotice(n)
+		if before != nil {
+			before(conn, n)
+		}
+	}
+	if pooled {
+		cc.DefaultQueryExecMode = pgx.QueryExecModeExec
+		return cc, nil
+	}
+	cc.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	cc.StatementCacheCapacity = 16
+	cc.RuntimeParams["default_transaction_isolation"] = "read committed"
+	cc.RuntimeParams["default_transaction_read_only"] = "off"
+	cc.RuntimeParams["statement_timeout"] = milliseconds(statementTimeout)
+	cc.RuntimeParams["lock_timeout"] = milliseconds(lockTimeout)
+	cc.RuntimeParams["idle_session_timeout"] = "0"
+	return cc, nil
+}
+
+// bound makes connections that end with the client.
+func (d *dialer) bound(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stop := context.AfterFunc(d.life, cancel)
+		defer stop()
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		b := &boundConn{Conn: conn}
+		b.stop = context.AfterFunc(d.life, func() { conn.Close() }) //nolint:errcheck // its user sees the error
+		return b, nil
+	}
+}
+
+type boundConn struct {
+	net.Conn
+	stop func() bool
+}
+
+func (c *boundConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+// refusesParameters tells a pooler's refusal of start-up parameters (PgBouncer: protocol violation) from other errors.
+func refusesParameters(err error) bool {
+	var pe *pgconn.PgError
+	if !errors.As(err, &pe) {
+		return false
+	}
+	switch pe.Code {
+	case "08P01", "0A000", "42704":
+		return true
+	}
+	return false
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }

@@ -1,0 +1,115 @@
+package pglock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+)
+
+var (
+	// ErrHeld comes from TryAcquire when another holds the lock, and from Acquire when its ctx ended first. The error is a
+	// *HeldError, which says who.
+	ErrHeld = errors.New("pglock: held by another")
+
+	// ErrHeldBack comes from TryAcquire when the database grants nothing for a while, after a restart, a failover or a
+	// restore; Acquire waits through it. The error is a *HeldBackError, which says for how long.
+	ErrHeldBack = errors.New("pglock: new grants are held back")
+
+	// ErrLost is the end of a lease that was not wanted: it is the cause of the lease's context, and the answer of Renew,
+	// Release and Do. The error is a *LostError, which says why.
+	ErrLost = errors.New("pglock: lease lost")
+
+	// ErrReleased is the end of a lease by Release; it is also the answer of a zero Lease.
+	ErrReleased = errors.New("pglock: lease released")
+
+	// ErrClosed is the end of a lease by Client.Close, and the answer of every call on a closed client.
+	ErrClosed = errors.New("pglock: client closed")
+
+	// ErrNotReleased comes from Do and Release when the database did not confirm the release in time. It is still tried in
+	// the background; if that fails too, the lease ends by itself at the end of its TTL. The work of a Do was done under
+	// the lease all the same.
+	ErrNotReleased = errors.New("pglock: release not confirmed")
+
+	// ErrReadOnly comes from a standby and from a server or role that refuses to write. The connection is dropped, so that
+	// the next try can find the primary; Acquire waits through it.
+	ErrReadOnly = errors.New("pglock: the server is read-only")
+
+	// ErrNotMigrated comes when the schema is missing or of another version: run migrations.Up.
+	ErrNotMigrated = errors.New("pglock: the lock schema is not there")
+
+	// ErrNotAllowed comes when the role lacks a privilege; the message says how to grant it.
+	ErrNotAllowed = errors.New("pglock: permission denied")
+
+	// ErrTokensBehind comes when this client has seen a token so far ahead of the database's sequence that following it
+	// would use the sequence up. The message says how to raise the floor.
+	ErrTokensBehind = errors.New("pglock: the database hands out tokens behind one seen before")
+
+	// ErrInvalidName comes, before any SQL, for a lock name that is empty, longer than 255 bytes, not UTF-8, or holds a NUL.
+	ErrInvalidName = errors.New("pglock: invalid lock name")
+
+	// ErrInvalidOption comes for a configuration or option that cannot work, before any SQL where the client can know. A
+	// TTL above the cap of the installation is known once a connection has been made.
+	ErrInvalidOption = errors.New("pglock: invalid option")
+)
+
+// A HeldError says who was in the way. It matches ErrHeld.
+type HeldError struct {
+	Name      string
+	Owner     string        // the holder's label, as its Config.Owner has it
+	Token     fence.Token   // of the holder's grant; 0 where it was not told
+	Since     time.Time     // when it was granted, by the database's clock
+	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
+}
+
+func (e *HeldError) Error() string {
+	if e.Remaining <= 0 {
+		return fmt.Sprintf("pglock: %q is changing hands just now: try again", e.Name)
+	}
+	return fmt.Sprintf("pglock: %q is held by %q since %s (token %d), %v left unless renewed",
+		e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
+}
+
+// Is matches ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// A HeldBackError says for how long nothing is granted. It matches ErrHeldBack, not ErrHeld: nobody holds the lock.
+type HeldBackError struct {
+	Name      string
+	Remaining time.Duration
+}
+
+func (e *HeldBackError) Error() string {
+	return fmt.Sprintf("pglock: %q: new grants are held back for %v after a restart, failover or restore, until every lease that may have "+
+		"been lost has run out; who knows that none was lost may end it with: SELECT end_hold() in the lock schema", e.Name, e.Remaining.Round(time.Millisecond))
+}
+
+// Is matches ErrHeldBack.
+func (e *HeldBackError) Is(target error) bool { return target == ErrHeldBack }
+
+// A LossCause says why a lease was lost.
+type LossCause string
+
+const (
+	// Expired: no renewal was confirmed in time. Nobody else need have been granted the lock.
+	Expired LossCause = "expired"
+	// Taken: another grant of the lock exists.
+	Taken LossCause = "taken"
+	// Deleted: the row of the lock is no longer there.
+	Deleted LossCause = "deleted"
+)
+
+// A LostError says which lease was lost, and why. It matches ErrLost.
+type LostError struct {
+	Name  string
+	Token fence.Token
+	Cause LossCause
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("pglock: lease %q (token %d) lost: %s; stop the work that it protects", e.Name, e.Token, e.Cause)
+}
+
+// Is matches ErrLost.
+func (e *LostError) Is(target error) bool { return target == ErrLost }

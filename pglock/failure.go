@@ -1,0 +1,70 @@
+package pglock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// sqlState is the code of a server's error; empty for any other error.
+func sqlState(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return ""
+}
+
+// poisoned: one value of the batch was refused, so the others are to be sent without it.
+func poisoned(err error) bool {
+	state := sqlState(err)
+	return strings.HasPrefix(state, "22") || strings.HasPrefix(state, "54")
+}
+
+// mispooled: the session is not as we set it up, or forgets what we prepared. A pooler is in between that did not say so.
+func mispooled(err error) bool {
+	switch sqlState(err) {
+	case "25000", "26000", "42P05":
+		return true
+	}
+	return false
+}
+
+// readOnly: a standby, or a session that may not write. Behind a pooler a standby already refuses READ WRITE (0A000), and only the
+// routine tells that from other features that are not supported.
+func readOnly(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && (pe.Code == "25006" || pe.Code == "0A000" && pe.Routine == "call_bool_check_hook")
+}
+
+// explain turns an error of the driver into one that a caller can act on. Errors that it does not know pass unchanged.
+func explain(schema string, err error) error {
+	switch state := sqlState(err); {
+	case err == nil:
+		return nil
+	case readOnly(err):
+		return fmt.Errorf("%w: %w", ErrReadOnly, err)
+	case state == "3F000", state == "42883", state == "42P01", state == "42703", state == "P0002":
+		return fmt.Errorf("%w: run migrations.Up for schema %q with this version of the library (%w)", ErrNotMigrated, schema, err)
+	case state == "42501":
+		return fmt.Errorf("%w: let the owner of schema %q run grant_locker for this role, grant_auditor for one that inspects; "+
+			"prune, end_hold and raise_token_floor are the owner's own (%w)", ErrNotAllowed, schema, err)
+	case poisoned(err):
+		return fmt.Errorf("%w: the database refuses a value: %w", ErrInvalidOption, err)
+	}
+	return err
+}
+
+// hopeless: waiting does not cure it, so Acquire returns at once.
+func hopeless(err error) bool {
+	var invalid *pgconn.ParseConfigError
+	switch {
+	case errors.Is(err, ErrNotMigrated), errors.Is(err, ErrNotAllowed), errors.Is(err, ErrInvalidOption),
+		errors.Is(err, ErrInvalidName), errors.Is(err, ErrTokensBehind), errors.Is(err, ErrClosed), errors.As(err, &invalid):
+		return true
+	}
+	state := sqlState(err)
+	return strings.HasPrefix(state, "28") || state == "3D000" // password, role; database
+}

@@ -1,0 +1,92 @@
+package pglock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/jackc/pgx/v5"
+)
+
+// pruneChunk is how many names one statement of Prune forgets: it keeps transactions short.
+const pruneChunk = 1000
+
+// A Status is what the database knows of a lock, by its clock.
+type Status struct {
+	Name      string
+	Slot      int
+	Held      bool
+	Owner     string        // of the holder; of the last one if nobody holds
+	Token     fence.Token   // of the latest grant
+	Since     time.Time     // when that was granted
+	TTL       time.Duration // of that grant
+	Remaining time.Duration // what the lease has left unless it is renewed; 0 if nobody holds
+	FreeIn    time.Duration // until another can be granted the lock: Remaining, or longer under HoldAtLeast; 0: now
+	Metadata  json.RawMessage
+}
+
+// Inspect answers who holds the lock, or held it last. A name that was never used, or was pruned, is free with an empty Owner.
+// It blocks for one round trip and changes nothing. The role needs grant_auditor; else the error matches ErrNotAllowed.
+func (c *Client) Inspect(ctx context.Context, name string) (Status, error) {
+	if err := checkName(name); err != nil {
+		return Status{}, err
+	}
+	found, err := c.inspect(ctx, ` WHERE name = $1 AND slot = 0`, name)
+	if err != nil || len(found) == 0 {
+		return Status{Name: name}, err
+	}
+	return found[0], nil
+}
+
+// List answers every lock that was ever granted and not pruned, by name. It needs what Inspect needs.
+func (c *Client) List(ctx context.Context) ([]Status, error) {
+	return c.inspect(ctx, ` ORDER BY name, slot`)
+}
+
+func (c *Client) inspect(ctx context.Context, where string, args ...any) ([]Status, error) {
+	return collect(ctx, c, c.in(inspectSQL)+where, func(row pgx.CollectableRow) (s Status, err error) {
+		var since, ttl, remaining, freeIn int64
+		err = row.Scan(&s.Name, &s.Slot, &s.Held, &s.Owner, &s.Token, &since, &ttl, &remaining, &freeIn, &s.Metadata)
+		s.Since, s.TTL, s.Remaining, s.FreeIn = time.UnixMicro(since), microseconds(ttl), microseconds(remaining), microseconds(freeIn)
+		return s, err
+	}, args...)
+}
+
+// Prune forgets locks that nobody was granted for idle, and nobody holds, and answers how many. Their tokens are never handed
+// out again. Only the owner of the schema may; idle below the cap on TTLs counts as the cap. It works in short transactions and
+// blocks until all is done or ctx ends; what was forgotten by then stays forgotten.
+func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
+	if idle < 0 {
+		return 0, fmt.Errorf("%w: Prune of names idle for %v", ErrInvalidOption, idle)
+	}
+	for total := 0; ; {
+		n, err := collect(ctx, c, c.in(pruneSQL), pgx.RowTo[int], idle.Microseconds(), pruneChunk)
+		if err != nil || n[0] == 0 {
+			return total, err
+		}
+		total += n[0]
+	}
+}
+
+// collect reads all that a query answers, on a connection of the pool for reads.
+func collect[T any](ctx context.Context, c *Client, sql string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
+	if !c.enter() {
+		return nil, ErrClosed
+	}
+	defer c.calls.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
+	// Without a prepared statement: a pooler may be in between.
+	rows, err := c.reads.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err != nil {
+		return nil, explain(c.cfg.Schema, err)
+	}
+	found, err := pgx.CollectRows(rows, row)
+	if err != nil && c.closing.Err() != nil {
+		return nil, ErrClosed
+	}
+	return found, explain(c.cfg.Schema, err)
+}

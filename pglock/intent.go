@@ -1,0 +1,87 @@
+package pglock
+
+import (
+	"crypto/rand"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// An acquisition is the id of one attempt: never reused, granted at most once, and the credential of whoever it was granted to.
+type acquisition = pgtype.UUID
+
+func newAcquisition() acquisition {
+	id := acquisition{Valid: true}
+	rand.Read(id.Bytes[:]) //nolint:errcheck // it never fails: crypto/rand ends the program instead
+	id.Bytes[6] = id.Bytes[6]&0x0f | 0x40
+	id.Bytes[8] = id.Bytes[8]&0x3f | 0x80
+	return id
+}
+
+// A request asks for a lock. It belongs to the work line from the moment it is queued until it is answered.
+type request struct {
+	leaseConfig
+	id        acquisition
+	firstSent instant // before the first sending; zero: never sent
+	reply     chan reply
+	state     atomic.Int32 // waiting, then answered or abandoned
+}
+
+const (
+	waiting int32 = iota
+	answered
+	abandoned
+)
+
+// A reply is what the database said of a request, or err.
+type reply struct {
+	status    string
+	token     fence.Token
+	owner     string
+	since     time.Time
+	remaining time.Duration
+	sent      instant // before the sending that was answered
+	err       error
+}
+
+func newRequest(lc leaseConfig) *request {
+	return &request{leaseConfig: lc, id: newAcquisition(), reply: make(chan reply, 1)}
+}
+
+// answer gives the reply to whoever waits; false says that nobody does any more.
+func (r *request) answer(a reply) bool {
+	if !r.state.CompareAndSwap(waiting, answered) {
+		return false
+	}
+	r.reply <- a
+	return true
+}
+
+// abandon says that nobody waits any more; false says that the answer is already there.
+func (r *request) abandon() bool { return r.state.CompareAndSwap(waiting, abandoned) }
+
+func (r *request) isAbandoned() bool { return r.state.Load() == abandoned }
+
+// trust is the end of what a holder may trust if the request is granted with what remains.
+func (r *request) trust(sent instant, remaining time.Duration) instant {
+	return trustAfterGrant(r.firstSent, sent, r.ttl, remaining)
+}
+
+// A surrender ends a grant, or what may have been granted: its acquisition is never held again, whatever becomes of it.
+type surrender struct {
+	name   string
+	id     acquisition
+	giveUp instant      // by then the lease is over by itself
+	done   chan<- error // nil, or gets the outcome; has room for it
+	again  instant      // not before; zero: at once
+	tries  int
+	unsure bool // an earlier sending may have committed
+}
+
+func (s *surrender) finish(err error) {
+	if s.done != nil {
+		s.done <- err
+	}
+}

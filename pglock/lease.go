@@ -1,0 +1,220 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+)
+
+// A Lease is one grant of a lock. Its context ends, with the cause, before the database can grant the lock to anybody else, as
+// far as the clocks of this process can tell; its token lets the database refuse what is written after that all the same. A
+// Lease ends once and for good: by Release, by a loss, or by Close of its client. All methods are safe for concurrent use; the
+// zero Lease behaves as one that was released.
+type Lease struct {
+	client *Client
+	config leaseConfig
+	id     acquisition
+	token  fence.Token
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	trust   instant     // the end of what may be trusted without a further renewal
+	renewAt instant     // when the keeper is to renew next
+	lapse   *time.Timer // looks at trust when it may be over
+	over    error       // why the lease ended; nil while it is held
+	waiters []chan<- error
+}
+
+// newLease makes the handle of a grant and puts it under the client's care.
+func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, error) {
+	l := &Lease{client: c, config: r.leaseConfig, id: r.id, token: a.token, trust: r.trust(a.sent, a.remaining)}
+	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	left := c.clock.left(l.trust)
+	if left <= 0 {
+		l.end(l.lost(Expired))
+		c.work.surrender(l.surrender(nil))
+		return nil, fmt.Errorf("pglock: lock %q was granted, but the answer came too late to trust it: %w", r.name, ErrLost)
+	}
+	l.renewAt = a.sent.add(l.config.renewEvery)
+	l.mu.Lock()
+	l.lapse = time.AfterFunc(left, l.alarm)
+	l.mu.Unlock()
+	c.keeper.add(l)
+	return l, nil
+}
+
+// Name is what is locked.
+func (l *Lease) Name() string { return l.config.name }
+
+// String says which lease this is, for logs.
+func (l *Lease) String() string { return fmt.Sprintf("lease %q (token %d)", l.config.name, l.token) }
+
+// Token is the fencing token of the grant: greater than that of every earlier grant of the name, and unchanged by renewals.
+func (l *Lease) Token() fence.Token { return l.token }
+
+// Grant is what the helpers of package fence take. A write that they refuse as stale ends the lease.
+func (l *Lease) Grant() fence.Grant {
+	g := fence.Grant{Lock: l.config.name, Token: l.token}
+	if l.client == nil {
+		return g
+	}
+	return g.OnStale(func(error) { l.end(l.lost(Taken)) })
+}
+
+// Context carries the values of the ctx that acquired the lease, without its deadline, and is cancelled when the lease ends;
+// context.Cause then says why: a *LostError, ErrReleased or ErrClosed. Work that the lease protects runs under it.
+func (l *Lease) Context() context.Context {
+	if l.client == nil {
+		return endedContext
+	}
+	return l.ctx
+}
+
+var endedContext = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(ErrReleased)
+	return ctx
+}()
+
+// Done is closed when the lease ends.
+func (l *Lease) Done() <-chan struct{} { return l.Context().Done() }
+
+// Err is nil while the lease is held, and then says why it ended: a *LostError, ErrReleased or ErrClosed.
+func (l *Lease) Err() error {
+	if l.client == nil {
+		return ErrReleased
+	}
+	l.look()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// Valid says whether the lease is held as far as this process can know. It asks both clocks of this process and nobody else,
+// so it is as good as a look at a clock: the answer may be old by the time it is used. Only a fence stops a late write.
+func (l *Lease) Valid() bool { return l.Err() == nil }
+
+// Deadline is when the lease ends unless a renewal is confirmed before. It moves with each renewal. It is a time of this
+// process's clocks, and zero for a lease that has ended.
+func (l *Lease) Deadline() time.Time {
+	if l.Err() != nil {
+		return time.Time{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Add(l.client.clock.left(l.trust))
+}
+
+// Renew extends the lease by its TTL now, beside the renewals that the client makes by itself; it is what a lease acquired
+// with NoRenewal lives on. It blocks until the database has answered, at most until the lease or ctx ends. A nil error says
+// that the lease is held and its deadline has moved; a lease that has ended is never renewed, and the error says why it ended.
+// Any other error leaves the lease as it was.
+func (l *Lease) Renew(ctx context.Context) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	l.client.keeper.renewNow(l, done)
+	select {
+	case err := <-done:
+		return err
+	case <-l.Done():
+		return l.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("pglock: renew lease %q: %w", l.config.name, context.Cause(ctx))
+	}
+}
+
+// Release ends the lease: at once and for good on this side, whatever the database answers. It then blocks until the database
+// has confirmed, at most until ctx ends; a ctx that has already ended still sends the release, in the background. The error is
+//   - nil: the lock is free (but for HoldAtLeast),
+//   - a *LostError: the lease had been lost before; what another holds now is untouched,
+//   - ErrReleased or ErrClosed: it had ended in that way before,
+//   - one that matches ErrNotReleased and the cause of ctx: not confirmed in time; it is tried until the lease would have
+//     ended by itself.
+func (l *Lease) Release(ctx context.Context) error {
+	if l.client == nil {
+		return ErrReleased
+	}
+	l.look()
+	if before := l.end(ErrReleased); before != nil {
+		var lost *LostError
+		if errors.As(before, &lost) {
+			l.client.work.surrender(l.surrender(nil)) // others need not wait for what the clock has left
+		}
+		return before
+	}
+	done := make(chan error, 1)
+	l.client.work.surrender(l.surrender(done))
+	select {
+	case err := <-done:
+		return l.released(err)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: lease %q: %w", ErrNotReleased, l.config.name, context.Cause(ctx))
+	}
+}
+
+func (l *Lease) released(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errGone):
+		return l.lost(Taken)
+	}
+	return fmt.Errorf("%w: lease %q: %w", ErrNotReleased, l.config.name, err)
+}
+
+func (l *Lease) surrender(done chan<- error) *surrender {
+	return &surrender{name: l.config.name, id: l.id, giveUp: l.client.clock.now().add(l.config.ttl), done: done}
+}
+
+func (l *Lease) lost(cause LossCause) *LostError {
+	return &LostError{Name: l.config.name, Token: l.token, Cause: cause}
+}
+
+// end ends the lease if it is held, and answers why it had ended before, or nil.
+func (l *Lease) end(why error) (before error) {
+	l.mu.Lock()
+	if l.over != nil {
+		defer l.mu.Unlock()
+		return l.over
+	}
+	l.over = why
+	waiters := l.waiters
+	l.waiters = nil
+	if l.lapse != nil {
+		l.lapse.Stop()
+	}
+	l.mu.Unlock()
+	l.client.keeper.remove(l)
+	l.cancel(why)
+	for _, w := range waiters {
+		w <- why
+	}
+	return nil
+}
+
+// look ends the lease if trust is over by either clock.
+func (l *Lease) look() {
+	l.mu.Lock()
+	held := l.over == nil && l.client.clock.left(l.trust) > 0
+	l.mu.Unlock()
+	if !held {
+		l.end(l.lost(Expired))
+	}
+}
+
+// alarm is called when trust may be over. Renewals move trust and leave the timer alone: here it is set anew.
+func (l *Lease) alarm() {
+	l.look()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over == nil {
+		l.lapse.Reset(max(l.client.clock.left(l.trust), 0))
+	}
+}

@@ -1,0 +1,96 @@
+package pglock
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// maxMetadata bounds what Metadata stores beside a lease, in bytes of JSON: it is rewritten with each grant.
+const maxMetadata = 16 << 10
+
+// An Option changes one acquisition. A bad one is an error of the acquiring call, before any SQL.
+type Option struct {
+	apply func(*leaseConfig) error
+}
+
+// TTL replaces Config.TTL for this lease.
+func TTL(d time.Duration) Option {
+	return Option{func(c *leaseConfig) error { c.ttl = d; return nil }}
+}
+
+// HoldAtLeast keeps the name from everybody else for d after the grant, even when the lease is released or lost before. It is
+// for short jobs on schedulers whose clocks differ: who comes late must not run the job again. d is at most 366 days and is
+// not bounded by the cap on TTLs.
+func HoldAtLeast(d time.Duration) Option {
+	return Option{func(c *leaseConfig) error {
+		if d <= 0 || d > maxHold {
+			return fmt.Errorf("%w: HoldAtLeast(%v) must be positive and at most %v", ErrInvalidOption, d, maxHold)
+		}
+		c.holdAtLeast = d
+		return nil
+	}}
+}
+
+// NoRenewal leaves the renewals to the caller: the lease lapses at the end of its TTL unless Lease.Renew is called in time.
+func NoRenewal() Option {
+	return Option{func(c *leaseConfig) error { c.manual = true; return nil }}
+}
+
+// Metadata stores v, as JSON, beside the lease, for people who inspect it. At most 16 KiB; the character U+0000 and unpaired
+// surrogates, which PostgreSQL's jsonb refuses, are an error.
+func Metadata(v any) Option {
+	return Option{func(c *leaseConfig) error {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("%w: Metadata: %w", ErrInvalidOption, err)
+		}
+		if len(b) > maxMetadata {
+			return fmt.Errorf("%w: Metadata of %d bytes, at most %d are allowed", ErrInvalidOption, len(b), maxMetadata)
+		}
+		if err := storable(b); err != nil {
+			return fmt.Errorf("%w: Metadata: %w", ErrInvalidOption, err)
+		}
+		s := string(b)
+		c.metadata = &s
+		return nil
+	}}
+}
+
+// A leaseConfig is one acquisition as the caller wants it.
+type leaseConfig struct {
+	name        string
+	ttl         time.Duration
+	renewEvery  time.Duration
+	holdAtLeast time.Duration
+	manual      bool
+	metadata    *string
+}
+
+func (c *Client) leaseConfig(name string, opts []Option) (leaseConfig, error) {
+	lc := leaseConfig{name: name, ttl: c.cfg.TTL}
+	if err := checkName(name); err != nil {
+		return lc, err
+	}
+	for _, o := range opts {
+		if o.apply == nil {
+			return lc, fmt.Errorf("%w: a zero Option", ErrInvalidOption)
+		}
+		if err := o.apply(&lc); err != nil {
+			return lc, fmt.Errorf("pglock: lock %q: %w", name, err)
+		}
+	}
+	if err := checkTimes(lc.ttl, c.cfg.RenewEvery); err != nil {
+		return lc, fmt.Errorf("pglock: lock %q: %w", name, err)
+	}
+	if ttlCap := c.ttlCap(); ttlCap > 0 && lc.ttl > ttlCap {
+		return lc, ttlTooLong(lc, ttlCap)
+	}
+	lc.renewEvery = renewal(lc.ttl, c.cfg.RenewEvery)
+	return lc, nil
+}
+
+func ttlTooLong(lc leaseConfig, ttlCap time.Duration) error {
+	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v; take a shorter one (renewals extend it), or let the "+
+		"owner raise guard.cap_us in the lock schema and see it replayed on every standby first", ErrInvalidOption, lc.name, lc.ttl, ttlCap)
+}

@@ -1,0 +1,43 @@
+package pglock
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The protocol lives in the database's functions; these are the calls. Parameters are cast, and instants and durations come in
+// microseconds, so that they mean the same with and without prepared statements, and under any DateStyle.
+const (
+	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) * 1000000)::bigint, 0),
+  coalesce(remaining_us, 0)
+FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint)`
+
+	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[])`
+
+	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean)`
+
+	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_backend_pid(),
+  (SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity WHERE pid = pg_backend_pid()) FROM pglock.check_in($1::bigint) c`
+
+	inspectSQL = `SELECT name, slot, held, owner, token, (extract(epoch FROM granted_at) * 1000000)::bigint, (extract(epoch FROM ttl) * 1000000)::bigint,
+  (extract(epoch FROM remaining) * 1000000)::bigint, (extract(epoch FROM free_in) * 1000000)::bigint, metadata
+FROM pglock.inspect`
+
+	pruneSQL = `SELECT pglock.prune($1::bigint * interval '1 us', $2::int)`
+)
+
+// Not of the lock schema: a connection that was given up may still be at work, so its successor ends it first. The start time
+// tells it from a later process with the same number.
+const endBackendSQL = `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE pid = $1::int AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2::bigint`
+
+// Behind a pooler the session is not ours, so each transaction says what it needs.
+const (
+	pinIsolationSQL = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE`
+	pinTimeoutsSQL  = `SELECT set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
+)
+
+// in puts a statement into the schema of this client.
+func (c *Client) in(sql string) string {
+	return strings.ReplaceAll(sql, "pglock.", pgx.Identifier{c.cfg.Schema}.Sanitize()+".")
+}

@@ -1,0 +1,105 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/history"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+// stressTables hold what the locks protect, and every write that was committed. A write draws its serial in its own
+// transaction, under the fence of the resource or the lock on the row, so that serials are in the order of commits. They are
+// read from here, since a writer whose connection was cut does not know whether its write counts.
+const stressTables = `
+CREATE TABLE stress_writes (serial bigint GENERATED ALWAYS AS IDENTITY, resource text, lock text, token bigint);
+CREATE TABLE stress_rows (name text PRIMARY KEY, writer text, fencing_token bigint NOT NULL DEFAULT 0);
+CREATE FUNCTION record_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO stress_writes (resource, lock, token) VALUES ('row/' || NEW.name, NEW.name, NEW.fencing_token);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER record_write AFTER INSERT OR UPDATE ON stress_rows FOR EACH ROW EXECUTE FUNCTION record_write()`
+
+var stressRows = fence.Table{Name: "stress_rows", Key: []string{"name"}}
+
+// gather puts the history together: the database's log, the writes that were accepted, and the clients' records.
+func (s *stress) gather(t *testing.T) *history.History {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	h := &history.History{}
+	rows, err := s.admin.Query(ctx, history.SelectLog("pglock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Changes, err = history.ReadLog(rows)
+	rows.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err = s.admin.Query(ctx, `SELECT resource, lock, token, serial FROM stress_writes`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Writes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (history.Write, error) {
+		w := history.Write{Accepted: true}
+		err := row.Scan(&w.Resource, &w.Lock, &w.Token, &w.Serial)
+		return w, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range s.hosts {
+		h.Add(host.record.History())
+	}
+	return h
+}
+
+// enough answers nil once so much has happened that the history shows something.
+func (s *stress) enough(t *testing.T) error {
+	t.Helper()
+	err := history.Check(s.gather(t), history.Options{}).Stats.AtLeast(stressLeast)
+	if s.cuts < stressLeastCuts {
+		err = errors.Join(err, fmt.Errorf("%d cuts, want %d", s.cuts, stressLeastCuts))
+	}
+	return err
+}
+
+// check judges the whole run. A run that broke a guarantee leaves its history in a file.
+func (s *stress) check(t *testing.T) {
+	t.Helper()
+	h := s.gather(t)
+	report := history.Check(h, history.Options{
+		RenewalTolerance: 50 * time.Millisecond,
+		OneMachine:       true,
+		LossNeedsProof:   func(cause string) bool { return cause != string(pglock.Expired) },
+		ClockTolerance:   5 * time.Millisecond,
+	})
+	all := len(report.Violations)
+	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return s.pauses.explain(h, v) })
+	t.Logf("%+v; %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d deletions; %d overlaps of trust in a pause of this process",
+		report.Stats, s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
+	if err := report.Err(); err != nil {
+		t.Errorf("PGLOCK_SEED=%d: %v\nthe history is in %s", s.seed, err, keep(t, h, s.seed))
+	}
+}
+
+func keep(t *testing.T, h *history.History, seed uint64) string {
+	t.Helper()
+	f, err := os.CreateTemp("", fmt.Sprintf("pglock-stress-%d-*.jsonl", seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.Write(f), f.Close()); err != nil {
+		t.Error(err)
+	}
+	return f.Name()
+}

@@ -1,0 +1,141 @@
+package pglock
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	idleAfter = time.Minute // a connection that nobody used for so long is closed
+
+	// maxRequests bounds one batch: a new name takes a lock in the server's shared memory, which has room for some thousands.
+	maxRequests = 1000
+
+	maxBackoff = time.Second
+)
+
+// The work line carries what acquires and releases. One goroutine, run, talks on its connection; what is asked meanwhile
+// gathers and shares the next round trip and commit.
+type workLine struct {
+	client  *Client
+	session session
+	failing bool // the last batch failed, and that was logged
+
+	mu       sync.Mutex
+	requests []*request
+	ends     []*surrender
+	draining bool
+	wake     chan struct{} // has room for one
+}
+
+func newWorkLine(c *Client) *workLine {
+	return &workLine{client: c, session: session{client: c}, wake: make(chan struct{}, 1)}
+}
+
+func (w *workLine) ask(r *request) {
+	w.mu.Lock()
+	w.requests = append(w.requests, r)
+	w.mu.Unlock()
+	w.nudge()
+}
+
+func (w *workLine) surrender(ends ...*surrender) {
+	w.mu.Lock()
+	w.ends = append(w.ends, ends...)
+	w.mu.Unlock()
+	w.nudge()
+}
+
+// drain makes run return once nothing is left to do.
+func (w *workLine) drain() {
+	w.mu.Lock()
+	w.draining = true
+	w.mu.Unlock()
+	w.nudge()
+}
+
+func (w *workLine) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run is the line's goroutine, owned by the client. It returns after drain, or when ctx ends.
+func (w *workLine) run(ctx context.Context) {
+	defer w.session.close()
+	timer := time.NewTimer(idleAfter)
+	defer timer.Stop()
+	for {
+		b, wait, over := w.gather()
+		if over {
+			return
+		}
+		if !b.empty() {
+			w.settle(ctx, b)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-w.wake:
+		case <-timer.C:
+			if wait == idleAfter {
+				w.session.close()
+			}
+		case <-ctx.Done():
+			w.abort(ctx)
+			return
+		}
+	}
+}
+
+// gather takes what is to be sent now; if nothing is, it says how long to wait, and whether the line is to end.
+func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := min(len(w.requests), maxRequests)
+	b.requests, w.requests = w.requests[:n:n], w.requests[n:]
+	wait = idleAfter
+	var later []*surrender
+	for _, s := range w.ends {
+		left := w.client.clock.left(s.again)
+		if s.again.isZero() || left <= 0 {
+			b.ends = append(b.ends, s)
+			continue
+		}
+		later = append(later, s)
+		wait = min(wait, left)
+	}
+	w.ends = later
+	return b, wait, w.draining && b.empty() && len(later) == 0
+}
+
+// abort answers everything that is left when the client cannot wait any longer.
+func (w *workLine) abort(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.requests {
+		r.answer(reply{err: ErrClosed})
+	}
+	for _, s := range w.ends {
+		s.finish(context.Cause(ctx))
+	}
+	w.requests, w.ends = nil, nil
+}
+
+// later queues an end again. It is given up when the lease is over by itself.
+func (w *workLine) later(s *surrender, why error) {
+	if w.client.clock.left(s.giveUp) <= 0 {
+		s.finish(why)
+		return
+	}
+	s.again = w.client.clock.now().add(backoff(s.tries))
+	s.tries++
+	w.surrender(s)
+}
+
+// backoff doubles from 2 ms with each try in vain. The first ones only wait for a transaction in flight to end.
+func backoff(tries int) time.Duration {
+	return min(2*time.Millisecond<<min(tries, 10), maxBackoff)
+}
