@@ -65,9 +65,9 @@ func TestDeferredReleaseDefersNothingElse(t *testing.T) {
 // The whole promise, with a crash. The WAL writer is kept from flushing what nobody waits for.
 func TestGrantSurvivesACrashUnderAsynchronousCommit(t *testing.T) {
 	t.Parallel()
-	server, db := pgtest.OwnServer(t, pgtemp.Options{Settings: map[string]string{"wal_writer_delay": "10s", "synchronous_commit": "off"}})
+	server, db := pgtest.OwnServer(t, pgtemp.Options{Settings: map[string]string{"wal_writer_delay": "10s"}})
 	c := newCaller(t, db)
-	c.exec(`CREATE TABLE other (n int)`)
+	c.exec(`SET synchronous_commit = off; CREATE TABLE other (n int)`)
 	g := c.takeWith(ask{name: "a", ttl: 30 * time.Second})
 	c.exec(`INSERT INTO other VALUES (1)`)
 	if err := server.Restart(t.Context(), pgtemp.Immediate); err != nil {

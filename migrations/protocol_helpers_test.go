@@ -22,7 +22,7 @@ type caller struct {
 func newCaller(t *testing.T, db *pgtest.Database) *caller {
 	t.Helper()
 	c := &caller{t, db.Conn(t)}
-	c.exec(`SET lock_timeout = '3s'`)
+	c.exec(`SET lock_timeout = '3s'; SET synchronous_commit = on`) // the servers of tests have it off, which is the rare case
 	return c
 }
 

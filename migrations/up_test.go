@@ -142,22 +142,26 @@ func TestUpWorksWhateverTheRoleHasSet(t *testing.T) {
 	role := db.Role(t)
 	db.Exec(t, `DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO `+role+`', current_database()); END $$`)
 	for _, set := range []string{
-		"statement_timeout = '50ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'",
+		"statement_timeout = '300ms'", "lock_timeout = '1ms'", "idle_in_transaction_session_timeout = '1ms'",
 		"default_transaction_isolation = 'serializable'", "default_transaction_read_only = on", "synchronous_commit = off",
 		"standard_conforming_strings = off", "client_encoding = 'LATIN1'", "search_path = hijack, pg_catalog", "check_function_bodies = off",
 		"escape_string_warning = on", "quote_all_identifiers = on", "DateStyle = 'German'", "IntervalStyle = 'sql_standard'",
 	} {
 		db.Exec(t, "ALTER ROLE "+role+" SET "+set)
 	}
+	db.Exec(t, `DO $$ BEGIN
+		IF current_setting('transaction_timeout', true) IS NOT NULL THEN ALTER ROLE `+role+` SET transaction_timeout = '600ms'; END IF; -- 17 and later
+	END $$`)
 	// Whoever may create in a schema of the search_path offers functions that fit better than PostgreSQL's own.
 	db.Exec(t, `CREATE SCHEMA hijack; GRANT USAGE ON SCHEMA hijack TO PUBLIC;
 		CREATE FUNCTION hijack.floor(double precision) RETURNS float LANGUAGE plpgsql AS $$ BEGIN RAISE 'hijacked'; END $$;
 		CREATE FUNCTION hijack.hashtextextended(text, bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE 'hijacked'; END $$;
 		CREATE FUNCTION hijack.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE 'hijacked'; END $$`)
-	// At serializable, who waited for the lock could miss what it waited for.
+	// At serializable, who waited for the lock could miss what it waited for. It takes longer than the timeouts.
 	db.Exec(t, `CREATE FUNCTION hijack.isolation() RETURNS event_trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE 'wrong isolation'; END IF;
+			IF current_setting('hijack.slept', true) IS DISTINCT FROM 'yes' THEN PERFORM pg_sleep(0.7), set_config('hijack.slept', 'yes', true); END IF;
 		END $$;
 		CREATE EVENT TRIGGER isolation ON ddl_command_end EXECUTE FUNCTION hijack.isolation()`)
 	const odd = `é \ 'n "n`
