@@ -74,8 +74,8 @@ INSERT INTO pglock.guard (started, database, leases, system_identifier, timeline
 
 -- The guard beside what is true now.
 --   other: this is not the server that granted last (a standby never is, so it never answers "held" either).
---   ready: this transaction may grant. A later look must see more than an earlier one, and serialization failures must not
---          reach callers: read committed only. An acknowledged grant survives a crash: never with synchronous_commit off.
+--   ready: this transaction may grant (see need_read_committed). An acknowledged grant survives a crash: never with
+--          synchronous_commit off.
 CREATE VIEW pglock.guard_now AS
   SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,
          g.started <> pg_postmaster_start_time() OR g.database <> d.oid OR g.leases <> 'pglock.leases'::regclass AS other,
@@ -131,15 +131,23 @@ BEGIN
   RETURN greatest(extract(epoch FROM hold - clock_timestamp()) * 1000000, 0);
 END $$;
 
+-- A later look must see more than an earlier one, and serialization failures must not reach callers: every verb refuses what
+-- is not read committed.
+CREATE FUNCTION pglock.need_read_committed() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'the lock functions need READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'invalid_transaction_state', HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE first.';
+  END IF;
+END $$;
+
 -- Why this transaction may not grant: held_back (for hold_us), or stale; else it is made ready, and verdict is NULL.
 CREATE FUNCTION pglock.admit(seen bigint, OUT verdict text, OUT hold_us bigint) LANGUAGE plpgsql AS $$
 DECLARE g pglock.guard_now;
 BEGIN
   SELECT * INTO STRICT g FROM pglock.guard_now;          -- no guard, no grants
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'the lock functions need READ COMMITTED, this transaction is %', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'invalid_transaction_state', HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE first.';
-  ELSIF current_setting('transaction_read_only') = 'on' THEN
+  PERFORM pglock.need_read_committed();
+  IF current_setting('transaction_read_only') = 'on' THEN
     RAISE EXCEPTION 'a standby or a read-only transaction cannot grant a lock' USING ERRCODE = 'read_only_sql_transaction';
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'local', true); END IF;
@@ -182,7 +190,7 @@ END $$;
 --   ttl_too_long  remaining_us is the longest allowed
 --   invalid       the name, the id or the TTL
 -- An acquisition is the id of one attempt, granted at most once. owner is for people. holds_us keeps the name from others for
--- so long after the grant, released or not. metas are jsonb. seen is the latest token the caller ever got from this database.
+-- so long after the grant, released or not; 366 days at most. metas are jsonb. seen is the latest token the caller ever got from this database.
 CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, ttls_us bigint[], holds_us bigint[] DEFAULT NULL,
   metas text[] DEFAULT NULL, seen bigint DEFAULT 0)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
@@ -204,9 +212,10 @@ BEGIN
       -- The inner SELECT locks the row if it is free; only then is the token drawn. FOR UPDATE, or it would pass by the
       -- KEY SHARE of a transaction that is protected by the lease.
       UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = acquisitions[k], owner = label,
-        granted_at = clock_timestamp(), ttl = ttls_us[k] * interval '1 us',
-        expires_at = clock_timestamp() + ttls_us[k] * interval '1 us',
-        not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + holds_us[k] * interval '1 us' ELSE 'epoch' END,
+        granted_at = clock_timestamp(), ttl = least(ttls_us[k], cap) * interval '1 us',
+        expires_at = clock_timestamp() + least(ttls_us[k], cap) * interval '1 us',
+        not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + least(holds_us[k], 31622400000000) * interval '1 us'
+          ELSE 'epoch' END,
         metadata = metas[k]::jsonb
         FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0
                 AND x.expires_at <= clock_timestamp() AND x.not_before <= clock_timestamp()
@@ -252,7 +261,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 #variable_conflict use_column
 DECLARE until timestamptz;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'local', true);
+  PERFORM pglock.need_read_committed(), set_config('synchronous_commit', 'local', true);
   FOR k IN 1..cardinality(names) LOOP
     ord := k; remaining_us := 0;
     SELECT x.expires_at INTO until FROM pglock.leases x
@@ -280,6 +289,7 @@ RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
+  PERFORM pglock.need_read_committed();
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
     ord := k; status := 'released';

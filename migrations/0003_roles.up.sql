@@ -42,7 +42,7 @@ DO $$
 DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
     'pglock.inspect', 'pglock.fences']::regclass[];
-  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.bump',
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.end_hold',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible',

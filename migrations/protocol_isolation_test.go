@@ -12,6 +12,8 @@ import (
 const (
 	acquireFails = `SELECT * FROM pglock.acquire(ARRAY['a'], ARRAY['00000000-0000-4000-8000-000000000000'::uuid], '', ARRAY[1000000])`
 	checkInFails = `SELECT * FROM pglock.check_in(0)`
+	renewFails   = `SELECT * FROM pglock.renew(ARRAY['a'], ARRAY['00000000-0000-4000-8000-000000000000'::uuid], ARRAY[1])`
+	releaseFails = `SELECT * FROM pglock.release(ARRAY['a'], ARRAY['00000000-0000-4000-8000-000000000000'::uuid])`
 )
 
 // A later look must see more than an earlier one. In another isolation a call is refused, and not found out by its races.
@@ -22,7 +24,7 @@ func TestOnlyReadCommittedIsGranted(t *testing.T) {
 	c.take("a")
 	for _, isolation := range []string{"repeatable read", "serializable"} {
 		c.exec(`SELECT set_config('default_transaction_isolation', $1, false)`, isolation)
-		for _, sql := range []string{acquireFails, checkInFails} {
+		for _, sql := range []string{acquireFails, checkInFails, renewFails, releaseFails} {
 			var pg *pgconn.PgError
 			if err := c.fails(sql); !errors.As(err, &pg) || pg.Code != "25000" || pg.Hint == "" {
 				t.Errorf("%s: %v, want 25000 with a hint", isolation, err)
