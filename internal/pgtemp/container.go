@@ -31,7 +31,7 @@ func startContainer(ctx context.Context, o Options) (s *Server, err error) {
 	ctr, err := postgres.Run(ctx, image,
 		postgres.WithUsername("postgres"), postgres.WithDatabase("postgres"), postgres.WithPassword(password),
 		testcontainers.WithCmdArgs(containerArgs(o)...),
-		testcontainers.WithWaitStrategyAndDeadline(time.Minute, wait.ForListeningPort("5432/tcp")),
+		testcontainers.WithWaitStrategyAndDeadline(time.Minute, wait.ForLog("ready to accept connections")), // or it has ended
 	)
 	stop := sync.OnceValue(func() error { return testcontainers.TerminateContainer(ctr) })
 	if err != nil {
@@ -64,7 +64,8 @@ func containerArgs(o Options) []string {
 	return args
 }
 
-// awaitSession tries until the server lets somebody in: its port is open before it does.
+// awaitSession tries until the server lets somebody in. The image's first "ready" is of a server that only sets up the data
+// folder, and the engine may open the port before there is a server behind it.
 func (s *Server) awaitSession(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

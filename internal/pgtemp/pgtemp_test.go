@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func local(t *testing.T, o pgtemp.Options) *pgtemp.Server {
 	t.Helper()
 	if err := pgtemp.CheckLocal(t.Context()); err != nil {
-		if slices.Contains(strings.Split(os.Getenv("PGLOCK_TEST_REQUIRE"), ","), "local") {
+		if required("local") {
 			t.Fatal(err)
 		}
 		t.Skip(err)
@@ -40,6 +40,11 @@ func local(t *testing.T, o pgtemp.Options) *pgtemp.Server {
 		}
 	})
 	return s
+}
+
+// required reports whether PGLOCK_TEST_REQUIRE names a part, whose tests must then not be skipped.
+func required(part string) bool {
+	return slices.Contains(strings.Split(os.Getenv("PGLOCK_TEST_REQUIRE"), ","), part)
 }
 
 // one returns one value from database postgres, over a connection of its own.

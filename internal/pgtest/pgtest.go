@@ -29,6 +29,9 @@ import (
 // patience bounds every wait of this package. It is long because it ends only tests that fail anyway.
 const patience = 20 * time.Second
 
+// ryuk keeps testcontainers' link to the container that cleans up after this process, until its end.
+const ryuk = "github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"
+
 // Main runs the tests of a package, stops the shared server, fails on goroutines that are left, and exits.
 func Main(m *testing.M) {
 	code := m.Run()
@@ -37,7 +40,7 @@ func Main(m *testing.M) {
 		code = max(code, 1)
 	}
 	if code == 0 { // after a failed test, leaked goroutines are no news
-		if err := goleak.Find(); err != nil {
+		if err := goleak.Find(goleak.IgnoreAnyFunction(ryuk)); err != nil {
 			fmt.Fprintln(os.Stderr, "pgtest:", err)
 			code = 1
 		}

@@ -19,7 +19,7 @@ put() { for path in "$@"; do mkdir -p "$root$(dirname "$path")" && cp -aL "$path
 # libraries lists what the programs and libraries in the image are linked with, the loader included. ldd fails on scripts.
 libraries() {
 	{ find "$root" -type f \( -perm -100 -o -name '*.so*' \) -exec ldd {} + 2>/dev/null || true; } |
-		grep -o '=> /[^ ]*\|^[[:space:]]*/[^ ]* (' | grep -o '/[^ ]*' | sort -u
+		grep -o '=> /[^ ]*\|^[[:space:]]*/[^ ]* (' | grep -o '/[^ ]*' | grep -v "^$root" | sort -u
 }
 
 # The server, with its libraries and its data.
@@ -32,11 +32,10 @@ fi
 [ ! -d /usr/share/zoneinfo ] || put /usr/share/zoneinfo # Debian's build uses the system's
 [ ! -d /usr/lib/locale/C.utf8 ] || put /usr/lib/locale/C.utf8
 
-# What initdb, the entrypoint and a health check call.
-put /bin/sh /bin/grep
+put /bin/sh # initdb and the entrypoint call it
 libraries | while read -r library; do [ -e "$root$library" ] || put "$library"; done
 
-mkdir -p "$root"/{etc,proc,sys,dev,var/lib/postgresql} && mkdir -m 1777 "$root/tmp"
+mkdir -p "$root"/{etc,proc,sys,dev,tmp,var/lib/postgresql} && chmod 1777 "$root/tmp"
 echo 'postgres:x:70:70::/var/lib/postgresql:/bin/sh' >"$root/etc/passwd"
 echo 'postgres:x:70:' >"$root/etc/group"
 cp "$here/entrypoint.sh" "$root/entrypoint.sh" && chmod 755 "$root/entrypoint.sh"
