@@ -19,12 +19,9 @@ const (
 // or failover, ErrReadOnly, ErrNotMigrated, ErrNotAllowed, ErrInvalidName, ErrInvalidOption, ErrClosed, the cause of ctx, or
 // what the driver says.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.leaseConfig(name, opts)
+	lc, err := c.begin(name, opts)
 	if err != nil {
 		return nil, err
-	}
-	if !c.enter() {
-		return nil, ErrClosed
 	}
 	defer c.calls.Done()
 	return c.attempt(ctx, lc)
@@ -36,12 +33,9 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 // cannot cure, such as a wrong password or a missing schema, is returned at once. When ctx ends, the error matches its cause
 // and the last reason for waiting: ErrHeld, say. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.leaseConfig(name, opts)
+	lc, err := c.begin(name, opts)
 	if err != nil {
 		return nil, err
-	}
-	if !c.enter() {
-		return nil, ErrClosed
 	}
 	defer c.calls.Done()
 	var reason error
@@ -65,6 +59,15 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 			return nil, ErrClosed
 		}
 	}
+}
+
+// begin checks what a call was given, and enters it.
+func (c *Client) begin(name string, opts []Option) (leaseConfig, error) {
+	lc, err := c.leaseConfig(name, opts)
+	if err == nil && !c.enter() {
+		err = ErrClosed
+	}
+	return lc, err
 }
 
 // attempt sends one acquisition, with an id of its own, and turns the reply into a lease or an error.

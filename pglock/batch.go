@@ -31,7 +31,7 @@ func (w *workLine) settle(ctx context.Context, b batch) {
 		if b.empty() {
 			return
 		}
-		err := w.send(ctx, b)
+		err := w.send(ctx, &b, unknown)
 		switch {
 		case err == nil:
 			return
@@ -94,21 +94,25 @@ func (w *workLine) withoutDead(b batch, unknown bool) batch {
 	return b
 }
 
-// send makes one attempt, and answers everybody if it committed.
-func (w *workLine) send(ctx context.Context, b batch) error {
+// send makes one attempt, and answers everybody if it committed. What died while it was connecting leaves the batch: another
+// may have been granted the lock since, and then the database knows the id no more and would grant it a second time.
+func (w *workLine) send(ctx context.Context, b *batch, unknown bool) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	if err := w.session.ready(ctx); err != nil {
 		return &connectError{err}
 	}
+	if *b = w.withoutDead(*b, unknown); b.empty() {
+		return nil
+	}
 	replies := make([]reply, len(b.requests))
 	outcomes := make([]string, len(b.ends))
 	var calls []statement
 	if len(b.ends) > 0 {
-		calls = append(calls, w.releaseCall(b, outcomes))
+		calls = append(calls, w.releaseCall(*b, outcomes))
 	}
 	if len(b.requests) > 0 {
-		calls = append(calls, w.acquireCall(b, replies))
+		calls = append(calls, w.acquireCall(*b, replies))
 	}
 	sent := w.client.clock.now()
 	for _, r := range b.requests {

@@ -46,7 +46,7 @@ func explain(schema string, err error) error {
 		return nil
 	case readOnly(err):
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
-	case state == "3F000", state == "42883", state == "42P01", state == "42703", state == "P0002":
+	case state == "3F000", state == "42883", state == "42P01", state == "42703", state == "42704", state == "P0002":
 		return fmt.Errorf("%w: run migrations.Up for schema %q with this version of the library (%w)", ErrNotMigrated, schema, err)
 	case state == "42501":
 		return fmt.Errorf("%w: let the owner of schema %q run grant_locker for this role, grant_auditor for one that inspects; "+

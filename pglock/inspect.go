@@ -80,10 +80,7 @@ func collect[T any](ctx context.Context, c *Client, sql string, row pgx.RowToFun
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	// Without a prepared statement: a pooler may be in between.
-	rows, err := c.reads.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-	if err != nil {
-		return nil, explain(c.cfg.Schema, err)
-	}
+	rows, _ := c.reads.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...) // CollectRows has the error
 	found, err := pgx.CollectRows(rows, row)
 	if err != nil && c.closing.Err() != nil {
 		return nil, ErrClosed

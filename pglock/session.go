@@ -25,7 +25,7 @@ type session struct {
 // A backend is a server process. Its start tells it from a later process with the same number.
 type backend struct {
 	pid     int32
-	started int64 // in microseconds
+	started int64 // in microseconds; 0: a role that a hook has set may not know
 }
 
 // A statement is one call, and what to do with each row that it answers.
@@ -72,6 +72,10 @@ func (s *session) settleIn(ctx context.Context) error {
 	err := s.run(ctx, statement{s.client.in(checkInSQL), []any{s.client.seen.Load()}, func(rows pgx.Rows) error {
 		return rows.Scan(&capUS, &holdUS, &isolation, &timeout, &s.self.pid, &s.self.started)
 	}})
+	if sqlState(err) == "57014" && !s.pooled {
+		s.mispooled() // a statement_timeout that is not ours: a hook of the pool has set it
+		return s.ready(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // patience bounds what must happen soon. It is long because it ends only tests that fail anyway.
@@ -62,6 +63,14 @@ func with(t testing.TB, raw string, settings ...string) string {
 func soon(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// slow is a context for what a server does when it starts.
+func slow(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -193,4 +202,13 @@ func granted(t testing.TB, a <-chan acquired) *pglock.Lease {
 		t.Fatalf("Acquire: %v", got.err)
 	}
 	return got.lease
+}
+
+// state is the code of PostgreSQL's error; "" for another.
+func state(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }

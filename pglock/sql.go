@@ -17,8 +17,9 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean)`
 
-	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_backend_pid(),
-  (SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity WHERE pid = pg_backend_pid()) FROM pglock.check_in($1::bigint) c`
+	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
+  coalesce((SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_catalog.pg_stat_activity
+    WHERE pid = pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
 
 	inspectSQL = `SELECT name, slot, held, owner, token, (extract(epoch FROM granted_at) * 1000000)::bigint, (extract(epoch FROM ttl) * 1000000)::bigint,
   (extract(epoch FROM remaining) * 1000000)::bigint, (extract(epoch FROM free_in) * 1000000)::bigint, metadata
@@ -29,12 +30,12 @@ FROM pglock.inspect`
 
 // Not of the lock schema: a connection that was given up may still be at work, so its successor ends it first. The start time
 // tells it from a later process with the same number.
-const endBackendSQL = `SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE pid = $1::int AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2::bigint`
+const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid = $1::int AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2::bigint`
 
 // Behind a pooler the session is not ours, so each transaction says what it needs.
 const (
 	pinIsolationSQL = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE`
-	pinTimeoutsSQL  = `SELECT set_config('statement_timeout', $1::text, true), set_config('lock_timeout', $2::text, true)`
+	pinTimeoutsSQL  = `SELECT pg_catalog.set_config('statement_timeout', $1::text, true), pg_catalog.set_config('lock_timeout', $2::text, true)`
 )
 
 // in puts a statement into the schema of this client.

@@ -19,7 +19,7 @@ import (
 const (
 	stressHosts          = 4 // each with a network of its own, so that one is cut off while another takes over
 	stressClientsPerHost = 8
-	stressExtra          = 30 * time.Second // how much longer a slow machine may take to see enough
+	stressExtra          = 90 * time.Second // how much longer a slow machine may take to see enough
 )
 
 // stressNames are few, so that many want each.
@@ -140,7 +140,7 @@ func (s *stress) await(grants int) {
 func (s *stress) disturb(t *testing.T, length time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
-		s.await(1 + s.rand.IntN(20))
+		s.await(2 + s.rand.IntN(12))
 		host := s.hosts[s.rand.IntN(len(s.hosts))]
 		name := stressNames[s.rand.IntN(len(stressNames))]
 		switch p := s.rand.IntN(100); {

@@ -26,6 +26,7 @@ type workLine struct {
 	requests []*request
 	ends     []*surrender
 	draining bool
+	ended    bool          // run has returned, or is about to
 	wake     chan struct{} // has room for one
 }
 
@@ -40,10 +41,17 @@ func (w *workLine) ask(r *request) {
 	w.nudge()
 }
 
+// surrender ends grants. On a line that has ended they are left to end by themselves.
 func (w *workLine) surrender(ends ...*surrender) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		for _, s := range ends {
+			s.finish(ErrClosed)
+		}
+		return
+	}
 	w.ends = append(w.ends, ends...)
-	w.mu.Unlock()
 	w.nudge()
 }
 
@@ -108,7 +116,8 @@ func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 		wait = min(wait, left)
 	}
 	w.ends = later
-	return b, wait, w.draining && b.empty() && len(later) == 0
+	w.ended = w.draining && b.empty() && len(later) == 0
+	return b, wait, w.ended
 }
 
 // abort answers everything that is left when the client cannot wait any longer.
@@ -121,7 +130,7 @@ func (w *workLine) abort(ctx context.Context) {
 	for _, s := range w.ends {
 		s.finish(context.Cause(ctx))
 	}
-	w.requests, w.ends = nil, nil
+	w.requests, w.ends, w.ended = nil, nil, true
 }
 
 // later queues an end again. It is given up when the lease is over by itself.

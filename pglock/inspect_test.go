@@ -1,0 +1,96 @@
+package pglock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+func TestInspectTellsWhoHoldsOrHeldLast(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := open(t, d.URL, pglock.Config{Owner: "me"})
+	inspect := func(name string) pglock.Status {
+		t.Helper()
+		s, err := c.Inspect(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := inspect("a"); s.Name != "a" || s.Held || s.Owner != "" || s.Token != 0 || s.FreeIn != 0 {
+		t.Errorf("never used: %+v", s)
+	}
+	l := take(t, c, "a", pglock.NoRenewal(), pglock.TTL(20*time.Second))
+	s := inspect("a")
+	if !s.Held || s.Owner != "me" || s.Token != l.Token() || s.TTL != 20*time.Second || s.Remaining <= 0 || s.Remaining > s.TTL ||
+		s.FreeIn < s.Remaining-time.Second || s.FreeIn > s.Remaining || time.Since(s.Since) > time.Minute {
+		t.Errorf("held: %+v", s)
+	}
+	d.Age(t, "a", 20*time.Second)
+	if s := inspect("a"); s.Held || s.Owner != "me" || s.Token != l.Token() || s.Remaining != 0 || s.FreeIn != 0 {
+		t.Errorf("expired: %+v", s)
+	}
+	release(t, take(t, client(t, d), "a"))
+	if s := inspect("a"); s.Held || s.Owner == "me" || s.Token <= l.Token() || s.Remaining != 0 || s.FreeIn != 0 {
+		t.Errorf("released: %+v", s)
+	}
+}
+
+func TestListHasEveryLockByName(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	if all, err := c.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("List = %v, %v", all, err)
+	}
+	names := []string{"B", "a", "b", "é", "用"} // in the order of their bytes
+	for i := range names {
+		l := take(t, c, names[len(names)-1-i])
+		if l.Name() == "a" {
+			release(t, l)
+		}
+	}
+	all, err := c.List(t.Context())
+	if err != nil || len(all) != len(names) {
+		t.Fatalf("List = %v, %v", all, err)
+	}
+	for i, s := range all {
+		if s.Name != names[i] || s.Held != (s.Name != "a") {
+			t.Errorf("List[%d] = %+v", i, s)
+		}
+	}
+}
+
+func TestPruneForgetsIdleLocksOnly(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	held, idle := take(t, c, "held"), take(t, c, "idle")
+	release(t, idle)
+	release(t, take(t, c, "recent"))
+	release(t, take(t, c, "not before", pglock.HoldAtLeast(24*time.Hour)))
+	d.Exec(t, `UPDATE pglock.leases SET granted_at = granted_at - interval '2 h' WHERE name <> 'recent'`)
+	d.Exec(t, `INSERT INTO pglock.leases (name, token) SELECT 'old ' || n, 1 FROM generate_series(1, 2500) n`)
+
+	n, err := c.Prune(soon(t), time.Hour)
+
+	if err != nil || n != 2501 {
+		t.Errorf("Prune = %d, %v, want 2501", n, err)
+	}
+	all, err := c.List(t.Context())
+	if err != nil || len(all) != 3 {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+	stillHeld(t, d, held)
+	if next := take(t, c, "idle"); next.Token() <= idle.Token() {
+		t.Errorf("token %d after %d", next.Token(), idle.Token())
+	}
+	if n, err := c.Prune(soon(t), 0); n != 0 || err != nil { // 0 counts as the cap
+		t.Errorf("Prune(0) = %d, %v", n, err)
+	}
+	_, err = c.Prune(t.Context(), -1)
+	wantErr(t, "Prune(-1)", err, pglock.ErrInvalidOption)
+}

@@ -1,0 +1,159 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtemp"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/migrations"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+// atOnce checks that neither a try nor a wait goes on after an error that waiting does not cure.
+func atOnce(t *testing.T, c *pglock.Client, check func(what string, err error)) {
+	t.Helper()
+	_, err := c.TryAcquire(soon(t), "a")
+	check("TryAcquire", err)
+	waiting := acquiring(t.Context(), c, "a") // for ever, if it waits
+	check("Acquire", happens(t, "Acquire returns at once", waiting).err)
+	check("Do", c.Do(soon(t), "a", func(context.Context, *pglock.Lease) error { t.Error("it ran"); return nil }))
+}
+
+// Nothing is ever made where something is missing: the answer to an unexpected error is never DDL.
+func relations(t *testing.T, d *pgtest.Database) string {
+	t.Helper()
+	return pgtest.Query[string](t, d, `SELECT (SELECT count(*) FROM pg_class) || ' ' || (SELECT count(*) FROM pg_proc) || ' ' || (SELECT count(*) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_')`)
+}
+
+func TestAMissingSchemaIsToldAtOnceAndNotMade(t *testing.T) {
+	for what, sql := range map[string]string{
+		"never migrated":    `DROP SCHEMA pglock CASCADE`,
+		"no table":          `DROP TABLE pglock.leases CASCADE`,
+		"no function":       `DROP FUNCTION pglock.acquire`,
+		"no check-in":       `DROP FUNCTION pglock.check_in`,
+		"no sequence":       `ALTER SEQUENCE pglock.fencing_token RENAME TO attic`,
+		"column renamed":    `ALTER TABLE pglock.leases RENAME COLUMN not_before TO attic`,
+		"guard lost":        `DELETE FROM pglock.guard`,
+		"of another schema": `ALTER SCHEMA pglock RENAME TO other`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			d.Exec(t, sql)
+			before := relations(t, d)
+			atOnce(t, client(t, d), func(how string, err error) {
+				wantErr(t, how, err, pglock.ErrNotMigrated)
+				if err == nil || !strings.Contains(err.Error(), "migrations.Up") {
+					t.Errorf("%s = %v, want the next step in it", how, err)
+				}
+			})
+			if after := relations(t, d); after != before {
+				t.Errorf("relations, functions, schemas: %s before, %s after", before, after)
+			}
+		})
+	}
+}
+
+func TestAMissingPrivilegeIsToldAtOnceWithTheGrant(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	nobody, locker := d.Role(t), d.Role(t)
+	d.Exec(t, fmt.Sprintf(`SELECT pglock.grant_locker('%s')`, locker))
+	before := relations(t, d)
+	notAllowed := func(how string, err error) {
+		wantErr(t, how, err, pglock.ErrNotAllowed)
+		if err == nil || !strings.Contains(err.Error(), "grant_locker") {
+			t.Errorf("%s = %v, want the grant in it", how, err)
+		}
+	}
+	atOnce(t, open(t, d.URLAs(nobody), pglock.Config{}), notAllowed)
+	c := open(t, d.URLAs(locker), pglock.Config{})
+	release(t, take(t, c, "a"))
+	_, err := c.Inspect(soon(t), "a")
+	notAllowed("Inspect by a locker", err)
+	_, err = c.List(soon(t))
+	notAllowed("List by a locker", err)
+	_, err = c.Prune(soon(t), time.Hour)
+	notAllowed("Prune by a locker", err)
+	if after := relations(t, d); after != before {
+		t.Errorf("relations, functions, schemas: %s before, %s after", before, after)
+	}
+}
+
+func TestAnUnexpectedErrorIsReturnedAsItIs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'made up' USING ERRCODE = 'XX001'; END $$;
+		CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON pglock.leases FOR EACH ROW EXECUTE FUNCTION fail()`)
+	before := relations(t, d)
+	_, err := client(t, d).TryAcquire(soon(t), "a")
+	if state(err) != "XX001" || !strings.Contains(err.Error(), "made up") {
+		t.Errorf("TryAcquire = %v, want the server's own error", err)
+	}
+	for _, ours := range []error{pglock.ErrNotMigrated, pglock.ErrNotAllowed, pglock.ErrHeld, pglock.ErrInvalidOption, pglock.ErrReadOnly} {
+		if errors.Is(err, ours) {
+			t.Errorf("TryAcquire = %v, which is not %v", err, ours)
+		}
+	}
+	if after := relations(t, d); after != before {
+		t.Errorf("relations, functions, schemas: %s before, %s after", before, after)
+	}
+}
+
+func TestAMissingDatabaseIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	atOnce(t, open(t, d.Server.URL("no_such_database"), pglock.Config{}), func(how string, err error) {
+		if state(err) != "3D000" {
+			t.Errorf("%s = %v, want 3D000", how, err)
+		}
+	})
+}
+
+func TestAWrongPasswordOrRoleIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	_, d := pgtest.OwnServer(t, pgtemp.Options{})
+	d.Exec(t, `CREATE ROLE guarded LOGIN PASSWORD 'right';
+		DO $$ BEGIN EXECUTE format('COPY (SELECT unnest(ARRAY[''host all guarded all scram-sha-256'', ''host all all all trust''])) TO %L', current_setting('hba_file')); END $$;
+		SELECT pg_reload_conf()`)
+	d.WaitFor(t, `SELECT count(*) = 2 FROM pg_hba_file_rules`)
+	for what, url := range map[string]string{
+		"wrong password": strings.Replace(d.URLAs("guarded"), "guarded@", "guarded:wrong@", 1),
+		"no such role":   d.URLAs("nobody_here"),
+	} {
+		atOnce(t, open(t, url, pglock.Config{}), func(how string, err error) {
+			if !strings.HasPrefix(state(err), "28") {
+				t.Errorf("%s: %s = %v, want class 28", what, how, err)
+			}
+		})
+	}
+}
+
+func TestASchemaOfAnyNameWorks(t *testing.T) {
+	for _, schema := range []string{"public", "Odd Name", `qu"ote`, "a.b", "pglock.x", "select", "é", strings.Repeat("s", 63), "$1", "100%"} {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			if err := migrations.Up(soon(t), d.Pool(t), migrations.Schema(schema), migrations.Cap(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			c := open(t, d.URL, pglock.Config{Schema: schema})
+			l := take(t, c, "a", pglock.TTL(time.Minute))
+			refused(t, open(t, d.URL, pglock.Config{Schema: schema}), "a")
+			take(t, client(t, d), "a") // of another service
+			wantErr(t, "Renew", l.Renew(soon(t)), nil)
+			if s, err := c.Inspect(soon(t), "a"); err != nil || !s.Held || s.Token != l.Token() {
+				t.Errorf("Inspect = %+v, %v", s, err)
+			}
+			release(t, l)
+			if _, err := c.Prune(soon(t), time.Hour); err != nil {
+				t.Errorf("Prune: %v", err)
+			}
+		})
+	}
+}
