@@ -28,16 +28,16 @@ func invoice(id int, status string) fence.Row { return fence.Row{"id": id, "stat
 // key is the key of one.
 func key(id int) fence.Row { return fence.Row{"id": id} }
 
-// state is the row of invoice 1: "paid 7", or "none".
-func state(t *testing.T, d *pgtest.Database) string {
-	t.Helper()
-	return pgtest.Query[string](t, d, `SELECT coalesce((SELECT status || ' ' || coalesce(fencing_token, 0) FROM invoices WHERE id = 1), 'none')`)
-}
+// What is left of invoice 1: "paid 7", or "none"; and the tokens that fenced deletes have left: "7", or "".
+const (
+	stateSQL      = `SELECT coalesce((SELECT status || ' ' || coalesce(fencing_token, 0) FROM invoices WHERE id = 1), 'none')`
+	tombstonesSQL = `SELECT coalesce(string_agg(last_token::text, ' '), '') FROM pglock.fences WHERE relation <> 0::oid`
+)
 
-// tombstones is the tokens that fenced deletes have left: "7", or "".
+func state(t *testing.T, d *pgtest.Database) string { return pgtest.Query[string](t, d, stateSQL) }
+
 func tombstones(t *testing.T, d *pgtest.Database) string {
-	t.Helper()
-	return pgtest.Query[string](t, d, `SELECT coalesce(string_agg(last_token::text, ' ' ORDER BY last_token), '') FROM pglock.fences WHERE relation <> 0::oid`)
+	return pgtest.Query[string](t, d, tombstonesSQL)
 }
 
 // wantErr checks an error against a sentinel, or nil.
@@ -94,13 +94,20 @@ func begin(t *testing.T, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, tx, `SELECT count(*) FROM pg_class`)
+	exec(t, tx, `SELECT count(*) FROM invoices`)
 	return tx
 }
 
 func commit(t *testing.T, tx pgx.Tx) {
 	t.Helper()
 	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rollback(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

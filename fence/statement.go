@@ -51,7 +51,7 @@ var (
 	upsert = verb{"upsert", insertPart("DO UPDATE SET {excluded}{token} = excluded.{token} WHERE coalesce(t.{token}, 0) {older} excluded.{token}")}
 )
 
-// The row that is in the way is only looked at when nothing was written.
+// The row that is in the way is only looked at when nothing was written. FOR KEY SHARE would be content with an old version.
 func insertPart(conflict string) string {
 	return keyPart + `_g AS MATERIALIZED (
   SELECT {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM _k),
@@ -60,12 +60,12 @@ _w AS (
   ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.key}),
 _r AS MATERIALIZED (
   SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k, _g
-  WHERE {match} AND _g.last {older} $1::bigint AND NOT EXISTS (SELECT FROM _w) FOR KEY SHARE OF t)
+  WHERE {match} AND _g.last {older} $1::bigint AND NOT EXISTS (SELECT FROM _w) FOR SHARE OF t)
 SELECT CASE WHEN ROW({w.key}) IS NULL THEN false
     WHEN _g.last = 0 AND ROW({k.key}) = ROW({w.key}) THEN true
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({w.key}), {grant}) END,
   _g.last IS NOT NULL, x.n, x.last, coalesce(_g.last, 0),
-  ROW({w.key}) IS NULL AND x.n = 0 AND _g.last {older} $1::bigint
+  (ROW({w.key}) IS NULL AND x.n = 0 AND _g.last {older} $1::bigint) IS TRUE
 FROM _k CROSS JOIN _g CROSS JOIN (SELECT count(*) AS n, coalesce(max(last), 0) AS last FROM _r) AS x LEFT JOIN _w ON true`
 }
 

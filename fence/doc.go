@@ -1,0 +1,53 @@
+// Package fence makes a stale lock holder harmless: the database refuses what it writes. It is used with the leases of
+// package pglock, and knows nothing of them but their tokens.
+//
+// # Why
+//
+// A process that was paused, or cut off, cannot know that its lease has run out and that somebody else holds the lock now.
+// It wakes up and writes. No lock service can prevent that; only the place where the write arrives can. So every grant has
+// a [Token], greater than all tokens before, and what is written remembers the latest one that was there. An earlier token
+// is refused with [ErrStale], in the same round trip, and nothing is written.
+//
+// # Which one
+//
+// A row fence ([Table]) protects rows one by one: each carries the token of its last writer, and each write is one statement.
+//
+//	err := invoices.Update(ctx, pool, lease.Grant(), fence.Row{"id": 7, "status": "paid"})
+//
+// A resource fence ([Tx], [Raise]) protects whatever belongs to a name: many tables, reads that a decision rests on, plain
+// SQL. The transaction raises the fence of the name before it does anything else.
+//
+//	err := fence.Tx(ctx, pool, lease.Grant(), "ledger", func(tx pgx.Tx) error { ... })
+//
+// # What is promised
+//
+//   - A row that a later token has written or deleted is never written, deleted or brought back by an earlier one through
+//     this package. It holds at read committed, repeatable read and serializable, whoever waits for whom, and for keys whose
+//     row is gone.
+//   - Once a later grant's fenced transaction has committed, no earlier grant's transaction commits under the same resource.
+//     An earlier one that is already open may still commit after the later grant was made, never after the later grant's
+//     first fenced write: that one waits for it.
+//   - No answer rests on an old snapshot: at repeatable read and serializable PostgreSQL's 40001 comes back instead.
+//   - A stale write ends the lease that it was made under (see [Grant.OnStale]).
+//
+// # What is not
+//
+//   - Writes that do not go through a fence are not held up: plain SQL, another table, another resource name.
+//   - A write is refused once a later token has written, not once it was granted. Until then the earlier holder's writes
+//     pass, and come before.
+//   - A fenced delete that finds no row leaves nothing behind, so an earlier token may insert that row afterwards.
+//   - Row fences compare tokens whatever lock they come from. Protect a row by one lock; resources check that.
+//
+// # Deadlocks and order
+//
+// Fences are row locks, held to the end of the transaction. Transactions that take several must take them in one order, for
+// instance resources first and by name, then rows by table and key; otherwise PostgreSQL ends one of them with 40P01, which
+// comes back wrapped. Long transactions under a fence make later grants wait. A new transaction of the same grant is let in
+// beside those that are open, even while a later grant waits for them.
+//
+// # Where it is installed
+//
+// The fences live beside the data: migrations.Up, in the database that is written to, which need not be the one of the locks.
+// The role that writes needs rights on its own tables and what grant_locker gives; it can neither read the fences nor lower
+// them. There is one row for each named resource, and one for each row deleted through a fence until it is inserted again.
+package fence

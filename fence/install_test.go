@@ -1,0 +1,143 @@
+package fence_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/migrations"
+)
+
+func TestNotMigrated(t *testing.T) {
+	d := pgtest.Empty(t)
+	d.Exec(t, createInvoices)
+	conn := d.Conn(t)
+	check := func() {
+		t.Helper()
+		err := fence.Tx(t.Context(), conn, grant(7), "report", nil)
+		if !errors.Is(err, fence.ErrNotMigrated) || !strings.Contains(err.Error(), "migrations.Up") {
+			t.Errorf("Tx = %v, want ErrNotMigrated", err)
+		}
+		for name, write := range verbs {
+			wantErr(t, name, write(t.Context(), conn, grant(7)), fence.ErrNotMigrated)
+		}
+	}
+	check() // no schema
+	d.Exec(t, `CREATE SCHEMA pglock`)
+	check() // no functions
+}
+
+func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {
+	d := pgtest.DB(t)
+	err := invoices.Update(t.Context(), d.Conn(t), grant(7), invoice(1, "x"))
+	if sqlState(err) != "42P01" || errors.Is(err, fence.ErrNotMigrated) {
+		t.Errorf("no such table: %v, want 42P01 alone", err)
+	}
+}
+
+func TestSchemaOfAnotherName(t *testing.T) {
+	d := pgtest.Empty(t)
+	d.Exec(t, createInvoices)
+	pool := d.Pool(t)
+	const name = `My "locks"`
+	if err := migrations.Up(t.Context(), pool, migrations.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	here := fence.Schema(name)
+	ctx := t.Context()
+	wantErr(t, "upsert", invoices.Upsert(ctx, pool, grant(7), invoice(1, "x"), here), nil)
+	wantErr(t, "delete", invoices.Delete(ctx, pool, grant(8), key(1), here), nil)
+	wantStale(t, "late insert", invoices.Insert(ctx, pool, grant(7), invoice(1, "x"), here), 8)
+	wantErr(t, "Tx", fence.Tx(ctx, pool, grant(7), "report", func(pgx.Tx) error { return nil }, here), nil)
+	err := fence.Tx(ctx, pool, grant(7), "report", nil)
+	wantErr(t, "the default schema", err, fence.ErrNotMigrated)
+}
+
+// A writer has rights on its own table, and what grant_locker gives.
+func TestWriterNeedsLittleAndCannotTouchFences(t *testing.T) {
+	d := pgtest.DB(t)
+	writer := d.Role(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 6);
+		GRANT SELECT, INSERT, UPDATE, DELETE ON invoices TO `+writer)
+	conn, err := pgx.Connect(t.Context(), d.URLAs(writer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	ctx := t.Context()
+	for name, write := range verbs {
+		if err := write(ctx, conn, grant(7)); sqlState(err) != "42501" || !strings.Contains(err.Error(), "grant_locker") {
+			t.Errorf("%s without the right = %v, want 42501 and grant_locker", name, err)
+		}
+	}
+	err = fence.Tx(ctx, conn, grant(7), "report", nil)
+	if sqlState(err) != "42501" || !strings.Contains(err.Error(), "grant_locker") {
+		t.Errorf("Tx without the right = %v, want 42501 and grant_locker", err)
+	}
+
+	d.Exec(t, `SELECT pglock.grant_locker('`+writer+`')`)
+	wantErr(t, "update", invoices.Update(ctx, conn, grant(7), invoice(1, "x")), nil)
+	wantErr(t, "upsert", invoices.Upsert(ctx, conn, grant(8), invoice(1, "x")), nil)
+	wantErr(t, "delete", invoices.Delete(ctx, conn, grant(9), key(1)), nil)
+	wantErr(t, "insert", invoices.Insert(ctx, conn, grant(10), invoice(1, "x")), nil)
+	wantErr(t, "Tx", fence.Tx(ctx, conn, grant(7), "report", func(pgx.Tx) error { return nil }), nil)
+	for _, sql := range []string{
+		`SELECT FROM pglock.fences`,
+		`INSERT INTO pglock.fences VALUES (0::oid, 'x', 'x', 0, 1)`,
+		`UPDATE pglock.fences SET last_token = 1`,
+		`DELETE FROM pglock.fences`,
+		`TRUNCATE pglock.fences`,
+		`SELECT pglock.fence_credible('billing', 0, 1)`,
+		`SELECT pglock.fence_row_id('invoices', ROW(1))`,
+	} {
+		if _, err := conn.Exec(ctx, sql); sqlState(err) != "42501" {
+			t.Errorf("%s: %v, want 42501", sql, err)
+		}
+	}
+	// What it may call takes no made-up token, and lowers nothing.
+	d.Exec(t, `INSERT INTO pglock.leases (name, token) VALUES ('billing', 20)`)
+	exec(t, conn, `SELECT pglock.fence_raise('report', 'billing', 0, 99), pglock.fence_row_bury('invoices', ROW(1), 'billing', 0, 99),
+		pglock.fence_row_bury('invoices', ROW(2), 'billing', 0, 9), pglock.fence_row_bury('invoices', ROW(2), 'billing', 0, 8),
+		pglock.fence_row_revive('invoices', ROW(2), ROW(2), 'billing', 0, 8)`)
+	if got := pgtest.Query[string](t, d, `SELECT string_agg(last_token::text, ' ' ORDER BY last_token) FROM pglock.fences`); got != "7 9" {
+		t.Errorf("the fences are at %s, want 7 (the report) and 9 (row 2)", got)
+	}
+}
+
+// What the writer's session has set up changes nothing for functions that run as the owner.
+func TestHijackedSearchPath(t *testing.T) {
+	d := pgtest.DB(t)
+	writer := d.Role(t)
+	d.Exec(t, createInvoices+`; GRANT SELECT, INSERT, UPDATE, DELETE ON invoices TO `+writer+`; SELECT pglock.grant_locker('`+writer+`');
+		CREATE SCHEMA trap AUTHORIZATION `+writer)
+	conn, err := pgx.Connect(t.Context(), d.URLAs(writer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	exec(t, conn, `CREATE FUNCTION trap.coalesce_trap(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RAISE ''trapped as %'', current_user; END';
+		CREATE OPERATOR trap.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.coalesce_trap);
+		CREATE TEMP TABLE fences (relation oid, resource text, name text, slot int, last_token bigint);
+		SET search_path = trap, pg_temp, pg_catalog, public`)
+	wantErr(t, "Tx", fence.Tx(t.Context(), conn, grant(7), "report", func(pgx.Tx) error { return nil }), nil)
+	wantStale(t, "late Tx", fence.Tx(t.Context(), conn, grant(6), "report", nil), 7)
+	exec(t, conn, `SELECT pglock.fence_row_lock('public.invoices', ROW(1), 'billing', 0, 7), pglock.fence_row_bury('public.invoices', ROW(1), 'billing', 0, 7)`)
+	if got := tombstones(t, d); got != "7" {
+		t.Errorf("the tombstones are %q, want 7", got)
+	}
+}
+
+func TestDownTakesTheFencesAway(t *testing.T) {
+	d := pgtest.Empty(t)
+	pool := d.Pool(t)
+	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.Down(t.Context(), pool)); err != nil {
+		t.Fatal(err)
+	}
+	if left := pgtest.Query[int](t, d, `SELECT count(*) FROM pg_proc WHERE proname LIKE 'fence\_%'`); left != 0 {
+		t.Errorf("%d functions are left", left)
+	}
+}

@@ -1,0 +1,239 @@
+package fence_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+)
+
+// raised raises the fence of "report" in a transaction that stays open.
+func raised(t *testing.T, conn *pgx.Conn, level pgx.TxIsoLevel, g fence.Grant) pgx.Tx {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, fmt.Sprint("raise with ", g.Token), fence.Raise(bounded(t), tx, g, "report"), nil)
+	return tx
+}
+
+func lastOf(t *testing.T, d *pgtest.Database) int64 {
+	t.Helper()
+	return pgtest.Query[int64](t, d, `SELECT coalesce(max(last_token), 0) FROM pglock.fences WHERE relation = 0::oid AND resource = 'report'`)
+}
+
+// A later grant waits for an earlier one's open transaction, and goes on when that has ended, either way.
+func TestLaterGrantWaits(t *testing.T) {
+	d := pgtest.DB(t)
+	a, b := d.Conn(t), d.Conn(t)
+	for i, end := range []func(*testing.T, pgx.Tx){commit, rollback, commit} {
+		first := raised(t, a, pgx.ReadCommitted, grant(fence.Token(10*i+1)))
+		second, err := b.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := bounded(t)
+		got := waiting(t, d, func() error { return fence.Raise(ctx, second, grant(fence.Token(10*i+2)), "report") })
+		end(t, first)
+		wantErr(t, "later grant", <-got, nil)
+		commit(t, second)
+		if last := lastOf(t, d); last != int64(10*i+2) {
+			t.Errorf("the fence stands at %d", last)
+		}
+	}
+}
+
+// An earlier grant compares with what the one it waited for has left.
+func TestEarlierGrantThatWaited(t *testing.T) {
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			d := pgtest.DB(t)
+			d.Exec(t, createInvoices) // for the snapshot
+			a, b := d.Conn(t), d.Conn(t)
+			commit(t, raised(t, a, pgx.ReadCommitted, grant(5)))
+			second := begin(t, b, level)
+			first := raised(t, a, pgx.ReadCommitted, grant(9))
+			ctx := bounded(t)
+			got := waiting(t, d, func() error { return fence.Raise(ctx, second, grant(7), "report") })
+			commit(t, first)
+			err := <-got
+			if level == pgx.ReadCommitted {
+				wantStale(t, "earlier grant", err, 9)
+			} else if sqlState(err) != "40001" {
+				t.Errorf("earlier grant = %v, want 40001", err)
+			}
+			rollback(t, second)
+		})
+	}
+}
+
+// At no isolation level does an old snapshot decide: the same grant, a new one, and the first one ever.
+func TestOldSnapshotNeverPasses(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	conn, late := d.Conn(t), d.Conn(t)
+	for _, before := range []fence.Token{0, 5, 7} {
+		for _, level := range levels {
+			t.Run(fmt.Sprintf("%s/%d", level, before), func(t *testing.T) {
+				exec(t, conn, `DELETE FROM pglock.fences`)
+				if before > 0 {
+					commit(t, raised(t, conn, pgx.ReadCommitted, grant(before)))
+				}
+				tx := begin(t, late, level)
+				defer rollback(t, tx)
+				commit(t, raised(t, conn, pgx.ReadCommitted, grant(9)))
+				err := fence.Raise(bounded(t), tx, grant(7), "report")
+				if level == pgx.ReadCommitted {
+					wantStale(t, "raise", err, 9)
+				} else if sqlState(err) != "40001" {
+					t.Errorf("raise = %v, want 40001", err)
+				}
+			})
+		}
+	}
+}
+
+// One grant may have several transactions open at once; a later one waits for all of them.
+func TestSameGrantPassesSideBySide(t *testing.T) {
+	d := pgtest.DB(t)
+	a, b, c := d.Conn(t), d.Conn(t), d.Conn(t)
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			exec(t, a, `DELETE FROM pglock.fences`)
+			commit(t, raised(t, a, level, grant(5)))
+			first, second := raised(t, a, level, grant(5)), raised(t, b, level, grant(5))
+			third, err := c.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := bounded(t)
+			got := waiting(t, d, func() error { return fence.Raise(ctx, third, grant(6), "report") })
+			commit(t, first)
+			d.WaitFor(t, pgtest.Waiting)
+			commit(t, second)
+			wantErr(t, "later grant", <-got, nil)
+			commit(t, third)
+			wantStale(t, "the same grant afterwards", fence.Tx(ctx, a, grant(5), "report", nil), 6)
+		})
+	}
+}
+
+// A fence that was raised under a savepoint goes with it.
+func TestRaiseUnderASavepoint(t *testing.T) {
+	d := pgtest.DB(t)
+	tx, err := d.Conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	point, err := tx.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "raise", fence.Raise(t.Context(), point, grant(9), "report"), nil)
+	rollback(t, point)
+	commit(t, tx)
+	commit(t, raised(t, d.Conn(t), pgx.ReadCommitted, grant(8)))
+}
+
+func TestResourceBelongsToOneLock(t *testing.T) {
+	d := pgtest.DB(t)
+	conn := d.Conn(t)
+	ctx := t.Context()
+	commit(t, raised(t, conn, pgx.ReadCommitted, grant(5)))
+	for _, g := range []fence.Grant{{Lock: "other", Token: 4}, {Lock: "other", Token: 9}, {Lock: "billing", Slot: 1, Token: 9}} {
+		g = g.OnStale(func(err error) { t.Errorf("the lease was told %v", err) })
+		err := fence.Tx(ctx, conn, g, "report", nil)
+		var other *fence.OtherLockError
+		if !errors.Is(err, fence.ErrOtherLock) || errors.Is(err, fence.ErrStale) || !errors.As(err, &other) {
+			t.Fatalf("%v, want ErrOtherLock", err)
+		}
+		if other.Lock != g.Lock || other.Slot != g.Slot || other.OtherLock != "billing" || other.OtherSlot != 0 {
+			t.Errorf("%+v names the wrong locks", other)
+		}
+	}
+	if last := lastOf(t, d); last != 5 {
+		t.Errorf("the fence stands at %d, want 5", last)
+	}
+}
+
+// aLease plants a row as a grant leaves it, and sets the sequence to its token.
+func aLease(t *testing.T, d *pgtest.Database, token fence.Token) {
+	t.Helper()
+	d.Exec(t, `INSERT INTO pglock.leases (name, token) VALUES ('billing', $1) ON CONFLICT (name, slot) DO UPDATE SET token = excluded.token`, int64(token))
+	d.Exec(t, `SELECT setval('pglock.fencing_token', $1)`, int64(token))
+}
+
+func TestTokenThatWasNeverGranted(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1)`)
+	conn := d.Conn(t)
+	ctx := t.Context()
+	now := pgtest.Query[int64](t, d, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
+	const day = 86400e6
+	refused := func(what string, g fence.Grant) {
+		t.Helper()
+		wantErr(t, what+": Tx", fence.Tx(ctx, conn, g, "report", nil), fence.ErrNeverGranted)
+		for _, verb := range []string{"Insert", "Upsert", "Delete"} {
+			wantErr(t, what+": "+verb, verbs[verb](ctx, conn, g), fence.ErrNeverGranted)
+		}
+	}
+	refused("ahead of the clock", grant(fence.Token(now+day+60e6)))
+	commit(t, raised(t, conn, pgx.ReadCommitted, fence.Grant{Lock: "elsewhere", Token: fence.Token(now + day/2)}))
+	d.Exec(t, `DELETE FROM pglock.fences`)
+
+	aLease(t, d, 50)
+	refused("after the latest", grant(51))
+	commit(t, raised(t, conn, pgx.ReadCommitted, grant(50)))
+	if got := state(t, d) + tombstones(t, d); got != "old 1" {
+		t.Errorf("%q, want the row as it was", got)
+	}
+}
+
+// The grant may be later than the snapshot. That is no reason to call it made up.
+func TestGrantAfterTheSnapshotIsNotCalledMadeUp(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	aLease(t, d, 50)
+	for i, level := range levels[1:] {
+		token := fence.Token(60 + i)
+		tx := begin(t, d.Conn(t), level)
+		aLease(t, d, token)
+		wantErr(t, string(level), fence.Raise(t.Context(), tx, grant(token), "report"), nil)
+		commit(t, tx)
+		tx = begin(t, d.Conn(t), level)
+		wantErr(t, string(level), fence.Raise(t.Context(), tx, grant(token+9), "report"), fence.ErrNeverGranted)
+		rollback(t, tx)
+	}
+}
+
+// The resource has seen more than this lock service has ever drawn.
+func TestLockServiceThatLostItsMemory(t *testing.T) {
+	d := pgtest.DB(t)
+	conn := d.Conn(t)
+	commit(t, raised(t, conn, pgx.ReadCommitted, grant(100)))
+	var told error
+	behind := func(token fence.Token) error {
+		return fence.Tx(t.Context(), conn, grant(token).OnStale(func(err error) { told = err }), "report", nil)
+	}
+	if err := behind(50); !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrBehind) {
+		t.Errorf("%v, want ErrStale alone: the lock lives in another database", err)
+	}
+	aLease(t, d, 50)
+	err := behind(50)
+	if !errors.Is(err, fence.ErrStale) || !errors.Is(err, fence.ErrBehind) || !errors.Is(told, fence.ErrBehind) {
+		t.Errorf("%v, and the lease was told %v; want ErrBehind and ErrStale", err, told)
+	}
+	if cure := "raise_token_floor(100)"; !strings.Contains(err.Error(), cure) {
+		t.Errorf("%q does not say %s", err, cure)
+	}
+	d.Exec(t, `SELECT setval('pglock.fencing_token', 200)`)
+	if err := behind(50); errors.Is(err, fence.ErrBehind) {
+		t.Errorf("%v, want ErrStale alone: the token has been drawn", err)
+	}
+}
