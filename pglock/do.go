@@ -34,8 +34,9 @@ func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context
 			err = errors.Join(err, released)
 		}
 	}()
-	fctx, cancel := context.WithCancelCause(ctx)
+	// A child of the lease's context, so that the loss of the lease reaches f without a detour.
+	fctx, cancel := context.WithCancelCause(l.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })()
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 	return f(fctx, l)
 }

@@ -103,7 +103,6 @@ func TestDoRenewsUntilTheWorkHasWoundDown(t *testing.T) {
 func TestDoReleasesWhenTheWorkPanicsOrExits(t *testing.T) {
 	for what, end := range map[string]func(){
 		"panic":        func() { panic(errWork) },
-		"nil map":      func() { var m map[int]int; m[1] = 1 },
 		"Goexit":       runtime.Goexit,
 		"panic(nil)":   func() { panic(nil) }, //nolint:govet // on purpose
 		"after cancel": nil,

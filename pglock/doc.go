@@ -5,7 +5,7 @@
 //	client, err := pglock.New(pool, pglock.Config{})
 //	...
 //	err = client.Do(ctx, "reports/nightly", func(ctx context.Context, l *pglock.Lease) error {
-//		return invoices.Update(ctx, pool, l.Grant(), key, values) // refused once a later holder has written
+//		return invoices.Update(ctx, pool, l.Grant(), fence.Row{"id": 42, "total": 120}) // refused once a later holder has written
 //	})
 //
 // The schema must be there: see package migrations.

@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -46,13 +47,20 @@ func pooler(t *testing.T, d *pgtest.Database, settings ...string) string {
 	}
 	t.Cleanup(func() { dir.Close() }) //nolint:errcheck // it is thrown away
 	ini := filepath.Join(dir.Path, "pgbouncer.ini")
-	text := fmt.Sprintf("[databases]\n%s = host=%s port=%d user=%s password=%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\n"+
+	password := ""
+	if server.Password != "" {
+		password = " password='" + strings.ReplaceAll(server.Password, "'", "''") + "'"
+	}
+	text := fmt.Sprintf("[databases]\n%s = host=%s port=%d user=%s%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\n"+
 		"auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 200\nserver_login_retry = 1\n%s\n",
-		d.Name, server.Host, server.Port, server.User, server.Password, address.Port, strings.Join(settings, "\n"))
+		d.Name, server.Host, server.Port, server.User, password, address.Port, strings.Join(settings, "\n"))
 	if err := os.WriteFile(ini, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	proc, err := dir.Start(exec.Command(bin, "-q", ini))
+	cmd := exec.Command(bin, ini)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	proc, err := dir.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +79,7 @@ func pooler(t *testing.T, d *pgtest.Database, settings ...string) string {
 		}
 	})
 	if !happens(t, "PgBouncer accepts", accepts) {
-		t.Fatalf("PgBouncer ended: %v", proc.Err())
+		t.Fatalf("PgBouncer ended: %v\n%s", proc.Err(), &log)
 	}
 	return strings.Replace(d.URL, fmt.Sprintf("%s:%d", server.Host, server.Port), address.String(), 1)
 }

@@ -84,12 +84,24 @@ func (s *stress) check(t *testing.T) {
 		ClockTolerance:   5 * time.Millisecond,
 	})
 	all := len(report.Violations)
-	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return s.pauses.explain(h, v) })
-	t.Logf("%+v; %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d deletions; %d overlaps of trust in a pause of this process",
+	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return s.pauses.explain(h, v) || overtaken(h, v) })
+	t.Logf("%+v; %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d deletions; %d violations explained",
 		report.Stats, s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
 	if err := report.Err(); err != nil {
 		t.Errorf("PGLOCK_SEED=%d: %v\nthe history is in %s", s.seed, err, keep(t, h, s.seed))
 	}
+}
+
+// overtaken says whether an acquisition was granted twice only because its repetition was held up on its way: by then the
+// first grant was over, another's had come, and the row knew the id no more. Nobody may have been told of the second grant, and
+// nothing may be sent so late that this could happen later.
+func overtaken(h *history.History, v history.Violation) bool {
+	if v.Kind != history.AcquisitionGrantedTwice {
+		return false
+	}
+	second, first := v.Events[0].(history.Change), v.Events[1].(history.Change)
+	return second.GrantedAt < first.ExpiresAt.Add(2*stressStall) &&
+		!slices.ContainsFunc(h.Trusts, func(t history.Trust) bool { return t.Token == second.Token })
 }
 
 func keep(t *testing.T, h *history.History, seed uint64) string {

@@ -19,7 +19,8 @@ import (
 const (
 	stressHosts          = 4 // each with a network of its own, so that one is cut off while another takes over
 	stressClientsPerHost = 8
-	stressExtra          = 90 * time.Second // how much longer a slow machine may take to see enough
+	stressStall          = 500 * time.Millisecond // the longest
+	stressExtra          = 90 * time.Second       // how much longer a slow machine may take to see enough
 )
 
 // stressNames are few, so that many want each.
@@ -148,12 +149,11 @@ func (s *stress) disturb(t *testing.T, length time.Duration) {
 			host.proxy.Cut()
 			s.cuts++
 		case p < 55:
-			verb := []string{"acquire", "renew", "release"}[s.rand.IntN(3)]
-			host.proxy.LoseNextReply("pglock\"." + verb)
+			host.proxy.LoseNextReply(name) // an argument of every call that is about it
 			s.lostReplies++
 		case p < 75:
 			host.proxy.Stall(pgtest.Direction(s.rand.IntN(3)))
-			time.AfterFunc(between(s.rand, 50*time.Millisecond, 500*time.Millisecond), host.proxy.Resume)
+			time.AfterFunc(between(s.rand, 50*time.Millisecond, stressStall), host.proxy.Resume)
 			s.stalls++
 		case p < 90:
 			s.kills += s.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND pid % 3 = $2`,

@@ -91,12 +91,12 @@ func TestALosingTryUsesUpNoTokenAndWritesNothing(t *testing.T) {
 	const touched = `SELECT ctid || ' ' || xmin || ' ' || xmax FROM pglock.leases` // who wrote the row, and who locked it
 	before, token := pgtest.Query[string](t, d, touched), drawn(t, d)
 
-	for range 500 {
+	for range 200 {
 		refused(t, rival, "a")
 	}
 
 	if got := drawn(t, d); got != token {
-		t.Errorf("500 losing tries moved the sequence from %d to %d", token, got)
+		t.Errorf("200 losing tries moved the sequence from %d to %d", token, got)
 	}
 	if got := pgtest.Query[string](t, d, touched); got != before {
 		t.Errorf("a losing try touched the row: %s before, %s after", before, got)

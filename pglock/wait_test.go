@@ -136,6 +136,7 @@ func TestAWaitEndedByItsContextSaysWhatItWaitedForAndWhy(t *testing.T) {
 			},
 		} {
 			t.Run(how+", "+what, func(t *testing.T) {
+				t.Parallel()
 				c := client(t, d)
 				refused(t, c, "a") // connected
 				ctx, cancel := end.ctx(t.Context())
@@ -205,9 +206,11 @@ func TestAWaiterPinsNothingInTheDatabase(t *testing.T) {
 	if !pgtest.Query[bool](t, d, `SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'items'::regclass`) {
 		t.Error("the index is not valid")
 	}
-	for range 50 {
-		if what := pgtest.Query[string](t, d, `SELECT coalesce(string_agg(state || ': ' || query, '; '), '') FROM pg_stat_activity
-			WHERE application_name = 'waiter' AND (state LIKE 'idle in transaction%' OR xact_start < clock_timestamp() - interval '1 s')`); what != "" {
+	conn := d.Conn(t)
+	for range 100 {
+		var what string
+		if err := conn.QueryRow(t.Context(), `SELECT coalesce(string_agg(state || ': ' || query, '; '), '') FROM pg_stat_activity
+			WHERE application_name = 'waiter' AND (state LIKE 'idle in transaction%' OR xact_start < clock_timestamp() - interval '1 s')`).Scan(&what); err != nil || what != "" {
 			t.Errorf("the waiter keeps a transaction open: %s", what)
 		}
 	}

@@ -126,8 +126,10 @@ func (d *director) verdict(final invoice, refusal error) error {
 		return fmt.Errorf("worker B's write is not there: %v", d.after)
 	case final != d.after:
 		return fmt.Errorf("the late write of worker A got in, what worker B had written is gone: %v", final)
+	case refusal == nil:
+		return errors.New("the row is worker B's, but worker A says that it has written")
 	case !errors.Is(refusal, errRefused):
-		return fmt.Errorf("the row is as it should be, but not because the fence refused a write: %v", refusal)
+		return fmt.Errorf("the row is worker B's, but not because of the fence: %w", refusal)
 	}
 	d.end("The late write was refused. See what happens without the fence: go run ./examples/quickstart -fence=false")
 	return nil

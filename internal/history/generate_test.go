@@ -63,7 +63,6 @@ type place struct {
 	exists  bool
 	held    bool           // the holder still acts
 	trust   *history.Trust // nil: nobody was told
-	silent  bool           // the reply was lost, so the grant runs out
 	past    []history.Grant
 	exclude []*place
 }
