@@ -22,8 +22,8 @@
 // # What is promised
 //
 //   - A row that a later token has written or deleted is never written, deleted or brought back by an earlier one through
-//     this package. It holds at read committed, repeatable read and serializable, whoever waits for whom, and for keys whose
-//     row is gone.
+//     this package, as long as all its writers name the row by the same key (see [Table]). It holds at read committed,
+//     repeatable read and serializable, whoever waits for whom, and for keys whose row is gone.
 //   - Once a later grant's fenced transaction has committed, no earlier grant's transaction commits under the same resource.
 //     An earlier one that is already open may still commit after the later grant was made, never after the later grant's
 //     first fenced write: that one waits for it.
@@ -35,6 +35,8 @@
 //   - Writes that do not go through a fence are not held up: plain SQL, another table, another resource name.
 //   - A write is refused once a later token has written, not once it was granted. Until then the earlier holder's writes
 //     pass, and come before.
+//   - A table that is written by two keys, by id here and by mail there: its rows are fenced while they are there, but a
+//     delete by one key does not hold up an insert by the other.
 //   - A fenced delete that finds no row leaves nothing behind, so an earlier token may insert that row afterwards.
 //   - Row fences compare tokens whatever lock they come from. Protect a row by one lock; resources check that.
 //

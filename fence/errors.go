@@ -33,14 +33,15 @@ var (
 	ErrOtherLock = errors.New("fenced by another lock")
 
 	// ErrNeverGranted comes when the database knows the lock and has never granted it with that token or a later one, or
-	// when the token is ahead of every clock. Nothing was written. The token was made up, or comes from another database.
+	// when no lock anywhere can have got so far. Nothing was written. The token was made up, or comes from another database.
 	ErrNeverGranted = errors.New("the token was never granted")
 
 	// ErrNoToken comes before anything is sent, when what was passed can be no grant: a token of 0, below 0 or of 2^53 and
 	// above, a bad lock name, a negative slot. Pass the Grant of a lease that was acquired.
 	ErrNoToken = errors.New("not a grant")
 
-	// ErrInvalid comes before anything is sent, when a table, a row, a resource name or an option cannot be meant.
+	// ErrInvalid comes before anything is sent, when a table, a row, a resource name or an option cannot be meant; and from
+	// a write whose key several rows have, because it is not unique. Nothing was written.
 	ErrInvalid = errors.New("invalid")
 
 	// ErrNotMigrated comes when the schema or the functions that fences need are not in this database. Run migrations.Up

@@ -82,6 +82,10 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"long resource":  fence.Tx(ctx, db, g, strings.Repeat("r", 1025), nil),
 		"NUL resource":   fence.Tx(ctx, db, g, "\x00", nil),
 		"again":          fence.Tx(ctx, db, g, "r", nil, fence.Again()),
+		"level":          fence.Tx(ctx, db, g, "r", nil, fence.Isolation("repeatable read; DROP TABLE invoices; --")),
+		"capitals":       fence.Tx(ctx, db, g, "r", nil, fence.Isolation("SERIALIZABLE")),
+		"no level":       fence.Tx(ctx, db, g, "r", nil, fence.Isolation("")),
+		"level of a row": invoices.Update(ctx, db, g, invoice(1, "x"), fence.Isolation("")),
 		"raise again":    fence.Raise(ctx, nil, g, "r", fence.Again()),
 		"raise isolated": fence.Raise(ctx, nil, g, "r", fence.Isolation(pgx.Serializable)),
 	} {

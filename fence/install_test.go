@@ -33,9 +33,28 @@ func TestNotMigrated(t *testing.T) {
 
 func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {
 	d := pgtest.DB(t)
-	err := invoices.Update(t.Context(), d.Conn(t), grant(7), invoice(1, "x"))
-	if sqlState(err) != "42P01" || errors.Is(err, fence.ErrNotMigrated) {
-		t.Errorf("no such table: %v, want 42P01 alone", err)
+	d.Exec(t, `CREATE SCHEMA app;
+		CREATE TABLE app.checked (id int PRIMARY KEY, status text, fencing_token bigint);
+		CREATE FUNCTION app.check() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM app.fence_check(NEW.id); RETURN NEW; END';
+		CREATE TRIGGER checked BEFORE INSERT ON app.checked FOR EACH ROW EXECUTE FUNCTION app.check();
+		CREATE TABLE app.counted (id int PRIMARY KEY, status text, fencing_token bigint);
+		CREATE FUNCTION app.count() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO app.fences VALUES (NEW.id); RETURN NEW; END';
+		CREATE TRIGGER counted BEFORE INSERT ON app.counted FOR EACH ROW EXECUTE FUNCTION app.count()`)
+	db := d.Pool(t)
+	for _, tt := range []struct{ table, code string }{
+		{"invoices", "42P01"},
+		{"fences", "42P01"},
+		{"pglock_app.invoices", "42P01"}, // a schema whose name begins as ours does
+		{`"my pglock".invoices`, "42P01"},
+		{`"pglock app".fences`, "42P01"},
+		{"app.checked", "42883"},
+		{"app.counted", "42P01"},
+	} {
+		table := fence.Table{Name: tt.table, Key: []string{"id"}}
+		err := table.Insert(t.Context(), db, grant(7), invoice(1, "x"))
+		if sqlState(err) != tt.code || errors.Is(err, fence.ErrNotMigrated) {
+			t.Errorf("%s: %v, want %s alone", tt.table, err, tt.code)
+		}
 	}
 }
 
@@ -91,7 +110,6 @@ func TestWriterNeedsLittleAndCannotTouchFences(t *testing.T) {
 		`UPDATE pglock.fences SET last_token = 1`,
 		`DELETE FROM pglock.fences`,
 		`TRUNCATE pglock.fences`,
-		`SELECT pglock.fence_credible('billing', 0, 1)`,
 		`SELECT pglock.fence_row_id('invoices', ROW(1))`,
 	} {
 		if _, err := conn.Exec(ctx, sql); sqlState(err) != "42501" {

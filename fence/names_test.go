@@ -138,6 +138,30 @@ func TestPartitions(t *testing.T) {
 	wantStale(t, "late insert into the whole", invoices.Insert(ctx, db, grant(8), invoice(1, "x")), 9)
 }
 
+// Writers agree on the key, whichever of its columns each of them names first.
+func TestOrderOfTheKeyColumnsDoesNotMatter(t *testing.T) {
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE entries (account int, id int, amount int, fencing_token bigint, PRIMARY KEY (account, id))`)
+	ctx, db := t.Context(), d.Conn(t)
+	entries := fence.Table{Name: "entries", Key: []string{"account", "id"}}
+	turned := fence.Table{Name: "entries", Key: []string{"id", "account"}}
+	key := fence.Row{"account": 1, "id": 2}
+	row := fence.Row{"account": 1, "id": 2, "amount": 3}
+	wantErr(t, "insert", entries.Insert(ctx, db, grant(5), row), nil)
+	wantErr(t, "delete", entries.Delete(ctx, db, grant(7), key), nil)
+	wantStale(t, "late insert", turned.Insert(ctx, db, grant(6), row), 7)
+	wantStale(t, "late upsert", turned.Upsert(ctx, db, grant(6), row), 7)
+	wantStale(t, "late update", turned.Update(ctx, db, grant(6), row), 7)
+	wantStale(t, "late delete", turned.Delete(ctx, db, grant(6), key), 7)
+	wantErr(t, "insert after the delete", turned.Insert(ctx, db, grant(8), row), nil)
+	if left := tombstones(t, d); left != "" {
+		t.Errorf("the tombstone %s outlived the insert", left)
+	}
+	if turned.Key[0] != "id" {
+		t.Errorf("the caller's key was sorted: %q", turned.Key)
+	}
+}
+
 func TestRowOfKeyAndTokenOnly(t *testing.T) {
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)

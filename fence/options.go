@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,7 +17,11 @@ type config struct {
 	schema    string
 	again     bool
 	isolation pgx.TxIsoLevel
+	isolated  bool // isolation was said
 }
+
+// isolations are what [Isolation] takes: pgx puts the level into its SQL as it is.
+var isolations = []pgx.TxIsoLevel{pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted}
 
 // Again lets the grant write a row that it has written before. Without it a grant writes a row once, which also refuses a
 // replay of the first write that arrives after the second. It is for the methods of [Table].
@@ -25,9 +30,10 @@ func Again() Option {
 }
 
 // Isolation makes [Tx] use another isolation level than the connection's default. The fence holds at every one; at
-// repeatable read and serializable a transaction that began too early fails with 40001 and can be run again.
+// repeatable read and serializable a transaction that began too early fails with 40001 and can be run again. level is one of
+// pgx's constants; anything else is [ErrInvalid].
 func Isolation(level pgx.TxIsoLevel) Option {
-	return Option{func(c *config) { c.isolation = level }}
+	return Option{func(c *config) { c.isolation, c.isolated = level, true }}
 }
 
 // Schema says where the functions that fences need were installed: the name that migrations.Up was given.
@@ -41,6 +47,9 @@ func resolve(opts []Option) (config, error) {
 		if o.set != nil { // the zero Option says nothing
 			o.set(&c)
 		}
+	}
+	if c.isolated && !slices.Contains(isolations, c.isolation) {
+		return c, fmt.Errorf("fence: %w isolation level %.80q: want one of %q", ErrInvalid, c.isolation, isolations)
 	}
 	if c.schema == "" || len(c.schema) > 63 || !storable(c.schema) {
 		return c, fmt.Errorf("fence: %w schema name %q: want 1 to 63 bytes of UTF-8 without NUL", ErrInvalid, c.schema)

@@ -26,7 +26,7 @@ func Raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, opts ...Opt
 	if err != nil {
 		return err
 	}
-	if cfg.isolation != "" {
+	if cfg.isolated {
 		return fmt.Errorf("fence: %s: %w: Isolation is for Tx", resource, ErrInvalid)
 	}
 	return raise(ctx, tx, g, resource, cfg)

@@ -174,18 +174,17 @@ func TestTokenThatWasNeverGranted(t *testing.T) {
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1)`)
 	conn := d.Conn(t)
 	ctx := t.Context()
-	now := pgtest.Query[int64](t, d, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
-	const day = 86400e6
 	refused := func(what string, g fence.Grant) {
 		t.Helper()
 		wantErr(t, what+": Tx", fence.Tx(ctx, conn, g, "report", nil), fence.ErrNeverGranted)
-		for _, verb := range []string{"Insert", "Upsert", "Delete"} {
-			wantErr(t, what+": "+verb, verbs[verb](ctx, conn, g), fence.ErrNeverGranted)
+		for verb, write := range verbs {
+			wantErr(t, what+": "+verb, write(ctx, conn, g), fence.ErrNeverGranted)
 		}
 	}
-	refused("ahead of the clock", grant(fence.Token(now+day+60e6)))
-	commit(t, raised(t, conn, pgx.ReadCommitted, fence.Grant{Lock: "elsewhere", Token: fence.Token(now + day/2)}))
-	d.Exec(t, `DELETE FROM pglock.fences`)
+	refused("the greatest", grant(1<<53-1))
+	refused("beyond what a floor leads to", grant(highestFloor+1<<40+1))
+	missing := invoices.Update(ctx, conn, grant(1<<53-1), invoice(2, "x"))
+	wantErr(t, "where there is no row: Update", missing, fence.ErrNeverGranted)
 
 	aLease(t, d, 50)
 	refused("after the latest", grant(51))
@@ -193,6 +192,34 @@ func TestTokenThatWasNeverGranted(t *testing.T) {
 	if got := state(t, d) + tombstones(t, d); got != "old 1" {
 		t.Errorf("%q, want the row as it was", got)
 	}
+}
+
+// highestFloor is how far an owner may raise the floor of the tokens.
+const highestFloor fence.Token = 6755399441055744
+
+// The data may be in another database than the locks, whose tokens need not follow the clock.
+func TestLiveWritePassesAfterTheFloorWasRaised(t *testing.T) {
+	locks, data := pgtest.DB(t), pgtest.DB(t)
+	data.Exec(t, createInvoices)
+	ctx, conn := t.Context(), data.Conn(t)
+	for _, floor := range []fence.Token{5000000000000000, highestFloor} {
+		locks.Exec(t, `SELECT pglock.raise_token_floor($1)`, int64(floor))
+		g := grant(fence.Token(pgtest.Query[int64](t, locks, `SELECT token FROM pglock.acquire(ARRAY['billing'], ARRAY[gen_random_uuid()], 'x', ARRAY[10000000::bigint])`)))
+		wantErr(t, "upsert", invoices.Upsert(ctx, conn, g, invoice(1, "live")), nil)
+		wantErr(t, "update", invoices.Update(ctx, conn, g, invoice(1, "live"), fence.Again()), nil)
+		wantErr(t, "Tx", fence.Tx(ctx, conn, g, "report", func(pgx.Tx) error { return nil }), nil)
+		locks.Exec(t, `UPDATE pglock.leases SET expires_at = 'epoch'`)
+	}
+}
+
+// A made-up token that cannot be told from a granted one shuts a fence until the owner of the locks raises the floor.
+func TestRaisedFloorOpensAFenceThatAMadeUpTokenShut(t *testing.T) {
+	locks, data := pgtest.DB(t), pgtest.DB(t)
+	ctx, conn := t.Context(), data.Conn(t)
+	commit(t, raised(t, conn, pgx.ReadCommitted, grant(highestFloor+1<<21)))
+	locks.Exec(t, `SELECT pglock.raise_token_floor($1) FROM generate_series(1, 2)`, int64(highestFloor))
+	token := pgtest.Query[int64](t, locks, `SELECT token FROM pglock.acquire(ARRAY['billing'], ARRAY[gen_random_uuid()], 'x', ARRAY[10000000::bigint])`)
+	wantErr(t, "Tx", fence.Tx(ctx, conn, grant(fence.Token(token)), "report", func(pgx.Tx) error { return nil }), nil)
 }
 
 // The grant may be later than the snapshot. That is no reason to call it made up.
@@ -205,6 +232,7 @@ func TestGrantAfterTheSnapshotIsNotCalledMadeUp(t *testing.T) {
 		tx := begin(t, d.Conn(t), level)
 		aLease(t, d, token)
 		wantErr(t, string(level), fence.Raise(t.Context(), tx, grant(token), "report"), nil)
+		wantErr(t, string(level), invoices.Update(t.Context(), tx, grant(token), invoice(1, "x")), fence.ErrNoRow)
 		commit(t, tx)
 		tx = begin(t, d.Conn(t), level)
 		wantErr(t, string(level), fence.Raise(t.Context(), tx, grant(token+9), "report"), fence.ErrNeverGranted)

@@ -21,12 +21,15 @@ const keyPart = `WITH _k AS MATERIALIZED (
   SELECT {key} FROM {table} AS t WHERE false UNION ALL SELECT {key args}),
 `
 
-var update = verb{"update", keyPart + `_r AS MATERIALIZED (
-  SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} FOR NO KEY UPDATE OF t),
+// The other verbs ask for a credible token where they lock the key.
+var update = verb{"update", keyPart + `_c AS MATERIALIZED (
+  SELECT {pglock}.fence_credible({grant}) AS ok),
+_r AS MATERIALIZED (
+  SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND (SELECT ok FROM _c) FOR NO KEY UPDATE OF t),
 _w AS (
   UPDATE {table} AS t SET {sets}{token} = $1::bigint FROM _k, _r
   WHERE {match} AND _r.last {older} $1::bigint AND (SELECT count(*) FROM _r) = 1 RETURNING true)
-SELECT EXISTS (SELECT FROM _w), true, x.n, x.last,
+SELECT EXISTS (SELECT FROM _w), (SELECT ok FROM _c), x.n, x.last,
   CASE WHEN x.n = 0 THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
   x.n = 0 AND EXISTS (SELECT FROM {table} AS t, _k WHERE {match})
 FROM _k, (SELECT count(*) AS n, coalesce(max(last), 0) AS last FROM _r) AS x`}
@@ -102,10 +105,7 @@ func (t target) render(v verb, g Grant, columns []string, row Row, cfg config) s
 		sets.WriteString(c + " = " + p + ", ")
 		excluded.WriteString(c + " = excluded." + c + ", ")
 	}
-	grant := ""
-	if strings.Contains(v.sql, "{grant}") { // the server knows no type for a parameter that stands nowhere
-		grant = s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, $1::bigint"
-	}
+	grant := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, $1::bigint"
 	older := "<"
 	if cfg.again {
 		older = "<="

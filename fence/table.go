@@ -27,8 +27,12 @@ type Table struct {
 	// search_path finds it. Name the same table in every write: not a view of it here and itself there.
 	Name string
 
-	// Key holds the columns of its primary key, or of another unique key without NULLs, by their exact names. The types
-	// need a hash, as nearly all have.
+	// Key holds the columns of its primary key, or of another unique key without NULLs, by their exact names, in any order.
+	// The types need a hash, as nearly all have.
+	//
+	// Name the same key in every write. A deleted row is remembered by it, and by nothing else: where one writer deletes by
+	// id, another that inserts by mail is not refused. Before a key column is renamed or the key is changed, let what was
+	// written under earlier leases come to an end.
 	Key []string
 
 	// TokenColumn is the exact name of the column for the token; fencing_token if empty.

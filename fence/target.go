@@ -16,8 +16,8 @@ type target struct {
 	keys  int // how many columns the key has
 }
 
-// check refuses, before any SQL, a table and a row that cannot be meant. columns are those of the key, then the others
-// in a fixed order: a statement's text must not change from call to call.
+// check refuses, before any SQL, a table and a row that cannot be meant. columns are those of the key, then the others,
+// both in a fixed order: a statement's text must not change from call to call.
 func (t Table) check(v verb, row Row) (_ target, columns []string, _ error) {
 	table, err := parseName(t.Name)
 	if err != nil {
@@ -33,7 +33,9 @@ func (t Table) check(v verb, row Row) (_ target, columns []string, _ error) {
 	if len(t.Key) == 0 {
 		return bad("the table names no key columns")
 	}
-	columns = slices.Clone(t.Key)
+	// A tombstone is found by the key's values in a row. Sorted, so that all who name the same columns find the same one; by
+	// name, because a partition may number its columns otherwise.
+	columns = slices.Sorted(slices.Values(t.Key))
 	for i, name := range columns {
 		switch v, ok := row[name]; {
 		case slices.Contains(columns[:i], name):

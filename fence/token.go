@@ -27,12 +27,19 @@ type Grant struct {
 }
 
 // OnStale returns a copy of the grant whose writes call f once with their error whenever a fence refuses them as stale
-// (see [ErrStale]), before they return it. pglock sets it, so that such a write also ends the lease.
+// (see [ErrStale]), before they return it. What the grant called before is called too, and first: the Grant of a lease of
+// package pglock ends the lease that way, whatever is added. A nil f adds nothing.
 //
 // f is called in the goroutine that made the write. It must not block, and it may be called more than once and from
 // several goroutines at a time, one call for each write refused.
 func (g Grant) OnStale(f func(error)) Grant {
-	g.onStale = f
+	switch earlier := g.onStale; {
+	case f == nil:
+	case earlier == nil:
+		g.onStale = f
+	default:
+		g.onStale = func(err error) { earlier(err); f(err) }
+	}
 	return g
 }
 

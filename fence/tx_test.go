@@ -110,7 +110,7 @@ func TestCommitThatWasNeverSentIsKnown(t *testing.T) {
 func TestTxIsolation(t *testing.T) {
 	d := pgtest.DB(t)
 	conn := d.Conn(t)
-	for _, level := range levels {
+	for _, level := range append(levels, pgx.ReadUncommitted) {
 		var got string
 		err := fence.Tx(t.Context(), conn, grant(5), "report", func(tx pgx.Tx) error {
 			return tx.QueryRow(t.Context(), `SHOW transaction_isolation`).Scan(&got)

@@ -22,7 +22,7 @@ func (t Table) write(ctx context.Context, db DB, g Grant, v verb, row Row, opts 
 	if err != nil {
 		return err
 	}
-	if cfg.isolation != "" {
+	if cfg.isolated {
 		return fmt.Errorf("fence: %s of %s: %w: Isolation is for Tx", v.name, t.Name, ErrInvalid)
 	}
 	checked, columns, err := t.check(v, row)

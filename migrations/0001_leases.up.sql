@@ -183,6 +183,7 @@ END $$;
 --   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives: that is
 --                 a pure read
 --   held          token, owner, since, remaining_us of who is in the way; nothing was written
+--   kept          the same of who was the last: nobody holds it, and not_before keeps it from others for remaining_us
 --   retry         free, but another has the row locked just now: ask again soon
 --   spent         this acquisition was granted before and is over: take a new id
 --   held_back     nothing is granted for remaining_us, after a restart or failover
@@ -235,7 +236,8 @@ BEGIN
       SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
                   WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
                   WHEN ttls_us[k] > cap THEN 'ttl_too_long'
-                  WHEN greatest(x.expires_at, x.not_before) > clock_timestamp() THEN 'held' ELSE 'retry' END,
+                  WHEN x.expires_at > clock_timestamp() THEN 'held'
+                  WHEN x.not_before > clock_timestamp() THEN 'kept' ELSE 'retry' END,
              x.token, x.owner, x.granted_at, greatest(extract(epoch FROM CASE WHEN x.acquisition = acquisitions[k] THEN x.expires_at
                ELSE greatest(x.expires_at, x.not_before) END - clock_timestamp()) * 1000000, 0)
         INTO status, token, owner, since, remaining_us
@@ -284,7 +286,8 @@ END $$;
 
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
-CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false)
+-- unheld: nobody was told of the grant, so that what it was to be held at least is void.
+CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -293,7 +296,7 @@ BEGIN
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
     ord := k; status := 'released';
-    UPDATE pglock.leases l SET expires_at = 'epoch'
+    UPDATE pglock.leases l SET expires_at = 'epoch', not_before = CASE WHEN unheld[k] THEN 'epoch' ELSE l.not_before END
       FROM (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]
               AND x.expires_at > 'epoch' FOR NO KEY UPDATE SKIP LOCKED) mine
       WHERE l.name = names[k] AND l.slot = 0;

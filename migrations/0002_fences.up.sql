@@ -19,9 +19,12 @@ CREATE TABLE pglock.fences (
   PRIMARY KEY (relation, resource)
 ) WITH (fillfactor = 70);              -- a fence that rises stays on its page
 
--- Whether a token can have been granted. Where the lock has no row here, it lives in another database, or was pruned: then
--- only what is ahead of every clock is refused, because it would shut the fence for good.
-CREATE FUNCTION pglock.fence_credible(lock text, place int, tok bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Whether a token can have been granted. Where the lock has no row here, it lives in another database, or was pruned. Then the
+-- clock says nothing: tokens go on from a clock that was once wrong, and from wherever raise_token_floor has put them, which
+-- is 6755399441055744 at most. The bound is that and 2^40 more, a thousand grants a second for 34 years. A made-up token
+-- below it shuts a fence until the owner of the locks raises the floor beyond it; one above would shut it for good.
+CREATE FUNCTION pglock.fence_credible(lock text, place int, tok bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE latest bigint;
 BEGIN
   IF (octet_length(lock) BETWEEN 1 AND 255 AND place >= 0 AND tok BETWEEN 1 AND 9007199254740991) IS NOT TRUE THEN
@@ -29,7 +32,7 @@ BEGIN
   END IF;
   SELECT x.token INTO latest FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
   IF NOT FOUND THEN
-    latest := extract(epoch FROM clock_timestamp()) * 1000000 + 86400000000;
+    latest := 6755399441055744 + 1099511627776;
   ELSIF tok > latest AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
     latest := pg_sequence_last_value('pglock.fencing_token');  -- the grant may be later than the snapshot
   END IF;

@@ -14,7 +14,7 @@ CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_raise,
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_credible, pglock.fence_raise,
     pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.installation TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
   IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN  -- GRANT only warns

@@ -15,7 +15,7 @@ func TestTakeoverNeedsBothInstantsPast(t *testing.T) {
 	g := c.takeWith(ask{name: "a", hold: time.Hour, label: "job"})
 	want(t, "release", c.release(g), "released")
 	got := other.acquire(ask{name: "a"})
-	if got.status != "held" || got.owner != "job" || got.remaining <= 50*time.Minute || got.remaining > time.Hour {
+	if got.status != "kept" || got.owner != "job" || got.remaining <= 50*time.Minute || got.remaining > time.Hour {
 		t.Errorf("after the release: %+v, want held for the rest of an hour", got)
 	}
 	want(t, "the same acquisition", c.again(g).status, "spent")

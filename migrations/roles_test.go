@@ -15,7 +15,7 @@ import (
 // The verbs: what lockers may call. Those that run with the owner's rights, and no others.
 var verbs = []string{
 	"acquire", "renew", "release", "check_in", "installation",
-	"fence_raise", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+	"fence_credible", "fence_raise", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 }
 
 // list is a query's only column.
@@ -256,6 +256,7 @@ func TestAHijackedSessionChangesNothing(t *testing.T) {
 		{"SELECT status FROM pglock.release(ARRAY['b'], ARRAY['7c1c2b54-5c1f-4a52-8a33-6f1b7a5c0001'::uuid])", "released"},
 		{"SELECT hold_us::text FROM pglock.check_in(0)", "0"},
 		{"SELECT verdict FROM pglock.fence_raise('r', 'a', 0, 9007199254740991)", "never_granted"},
+		{"SELECT pglock.fence_credible('a', 0, 9007199254740991)::text", "false"},
 		{"SELECT cap_us::text FROM pglock.installation()", "30000000"},
 	} {
 		var got string

@@ -16,8 +16,8 @@ const (
 // TryAcquire asks for a lock once. It blocks for one round trip to the database, at most until ctx ends; ctx bounds the
 // asking, not the lease that may come of it. With an error no lease is left behind: what the database may have granted all the
 // same is released in the background. The error is a *HeldError that says who holds the lock, a *HeldBackError after a restart
-// or failover, ErrReadOnly, ErrNotMigrated, ErrNotAllowed, ErrInvalidName, ErrInvalidOption, ErrClosed, the cause of ctx, or
-// what the driver says.
+// or failover, a *LostError when the answer came too late to trust a grant, ErrReadOnly, ErrNotMigrated, ErrNotAllowed,
+// ErrTokensBehind, ErrInvalidName, ErrInvalidOption, ErrClosed, the cause of ctx, or what the driver says.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	lc, err := c.begin(name, opts)
 	if err != nil {
@@ -101,18 +101,18 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	switch a.status {
 	case "":
 		return fmt.Errorf("pglock: lock %q: %w", lc.name, a.err)
-	case "held":
-		return &HeldError{Name: lc.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
+	case "held", "kept":
+		return &HeldError{Name: lc.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
 	case "retry": // free, but just now locked by another
 		return &HeldError{Name: lc.name, Owner: a.owner, Since: a.since}
 	case "spent":
-		return fmt.Errorf("pglock: lock %q: the outcome was not known in time to trust a grant: %w", lc.name, ErrLost)
+		return fmt.Errorf("pglock: lock %q: the outcome was not known in time to trust a grant: %w", lc.name, &LostError{Name: lc.name, Cause: Expired})
 	case "held_back":
 		return &HeldBackError{Name: lc.name, Remaining: a.remaining}
 	case "stale":
 		return fmt.Errorf("%w: this client has seen %d; let the owner run raise_token_floor(%d) in schema %q", ErrTokensBehind, c.seen.Load(), c.seen.Load(), c.cfg.Schema)
 	case "ttl_too_long":
-		return ttlTooLong(lc, a.remaining)
+		return c.ttlTooLong(lc, a.remaining)
 	}
 	return fmt.Errorf("%w: the database refuses lock %q with a TTL of %v (%s)", ErrInvalidOption, lc.name, lc.ttl, a.status)
 }
@@ -129,7 +129,7 @@ func pause(tries int, err error) time.Duration {
 	}
 	var back *HeldBackError
 	if errors.As(err, &back) {
-		return back.Remaining + jitter(10*time.Millisecond)
+		return min(back.Remaining, lastPoll) + jitter(10*time.Millisecond) // somebody may end it earlier
 	}
 	return d
 }

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,6 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// lateClose is the time that Close takes with a ctx that has already ended.
+const lateClose = time.Second
 
 // A Client acquires locks and keeps the leases that it was granted. One for a process is enough: callers share its round trips
 // and commits. It has up to two connections for its own, outside any pool, opened when needed and closed after a minute
@@ -73,7 +75,7 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 	}
 	c.closing, c.beginClose = context.WithCancel(context.Background())
 	c.sql.acquire, c.sql.renew, c.sql.release = c.in(acquireSQL), c.in(renewSQL), c.in(releaseSQL)
-	if c.reads, err = newReads(pc); err != nil {
+	if c.reads, err = newReads(pc, c.dialer); err != nil {
 		endAll()
 		return nil, err
 	}
@@ -87,39 +89,48 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 
 // newReads makes a small pool for what is read now and then. It is not the caller's, so it is there for a client that was
 // opened with a connection string too.
-func newReads(pc *pgxpool.Config) (*pgxpool.Pool, error) {
+func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	rc := pc.Copy()
 	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
 	rc.MaxConnIdleTime = idleAfter
+	rc.ConnConfig.DialFunc = d.bound(rc.ConnConfig.DialFunc)
 	return pgxpool.NewWithConfig(context.Background(), rc)
 }
 
 // Close ends every lease of the client with ErrClosed, releases them all in one statement, and waits for everything that the
 // client has running: afterwards no goroutine and no connection of it is left. Calls that wait for a lock return ErrClosed.
-// It blocks until the database has confirmed, at most until ctx ends; leases whose release was not confirmed by then are named
+// It blocks until the database has confirmed, at most until ctx ends (a second, if it had ended before); leases whose release was not confirmed by then are named
 // by an error that matches ErrNotReleased, and end by themselves at the end of their TTL. Closing again waits for the first
-// Close and answers the same.
+// Close, at most until its own ctx ends, and answers the same.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	again := c.closing.Err() != nil
 	c.beginClose()
 	c.mu.Unlock()
 	if again {
-		<-c.closed
-		return c.closeErr
+		select {
+		case <-c.closed:
+			return c.closeErr
+		case <-ctx.Done():
+			return fmt.Errorf("pglock: wait for the first Close: %w", context.Cause(ctx))
+		}
 	}
 	c.calls.Wait() // they return at once, since closing has ended
 	c.endKeep()
 	held := c.keeper.all()
-	outcomes := make(chan error, len(held))
 	ends := make([]*surrender, 0, len(held))
 	for _, l := range held {
 		if l.end(ErrClosed) == nil {
-			ends = append(ends, l.surrender(outcomes))
+			ends = append(ends, l.surrender(nil))
 		}
 	}
 	c.work.surrender(ends...)
 	c.work.drain()
+	if ctx.Err() != nil { // the usual end of a service: its context ends, and then it closes
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), lateClose)
+		defer cancel()
+	}
 	stop := context.AfterFunc(ctx, c.endAll)
 	c.routines.Wait()
 	stop()
@@ -128,18 +139,12 @@ func (c *Client) Close(ctx context.Context) error {
 	c.work.session.wait()
 	c.reads.Close()
 
-	unconfirmed := 0
-	var cause error
-	for range ends {
-		if err := <-outcomes; err != nil && !errors.Is(err, errGone) {
-			unconfirmed, cause = unconfirmed+1, err
-		}
-	}
-	if unconfirmed > 0 {
+	if left := c.work.unconfirmed; len(left) > 0 {
+		cause := c.work.lastError
 		if ctx.Err() != nil {
 			cause = context.Cause(ctx)
 		}
-		c.closeErr = fmt.Errorf("%w: %d of %d leases: %w", ErrNotReleased, unconfirmed, len(ends), cause)
+		c.closeErr = fmt.Errorf("%w: %d leases, among them %q: %w", ErrNotReleased, len(left), left[:min(len(left), 5)], cause)
 	}
 	close(c.closed)
 	return c.closeErr
@@ -157,11 +162,8 @@ func (c *Client) enter() bool {
 }
 
 // checkedIn takes what the database told a new connection.
-func (c *Client) checkedIn(longest, hold time.Duration) {
-	c.longest.Store(int64(longest))
+func (c *Client) checkedIn(hold time.Duration) {
 	if hold > 0 {
 		c.log.Warn("pglock: new grants are held back after a restart, failover or restore", "for", hold)
 	}
 }
-
-func (c *Client) ttlCap() time.Duration { return time.Duration(c.longest.Load()) }

@@ -18,6 +18,9 @@ const (
 	// MinTTL is the shortest TTL: below it, a pause of the scheduler or of the network costs the lease.
 	MinTTL = 100 * time.Millisecond
 
+	// minRenewal is the shortest time between renewals: less would only load the database.
+	minRenewal = 10 * time.Millisecond
+
 	// maxHold bounds HoldAtLeast: a mistake in the unit must not block a name for ever.
 	maxHold = 366 * 24 * time.Hour
 
@@ -39,7 +42,8 @@ type Config struct {
 	TTL time.Duration
 
 	// RenewEvery is the time between renewals. Default: a third of the TTL. At most half of what a holder may trust, so that
-	// one lost renewal never costs the lease.
+	// one lost renewal never costs the lease (with a TTL of less than about a second, one over a connection that went silent
+	// can: another has to be made in what is left).
 	RenewEvery time.Duration
 
 	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent.
@@ -71,8 +75,9 @@ func checkTimes(ttl, renewEvery time.Duration) error {
 	switch {
 	case ttl < MinTTL:
 		return fmt.Errorf("%w: TTL %v is below %v", ErrInvalidOption, ttl, MinTTL)
-	case renewEvery < 0, renewEvery > longest:
-		return fmt.Errorf("%w: renewal every %v cannot keep a TTL of %v: it must be positive and at most %v", ErrInvalidOption, renewEvery, ttl, longest)
+	case renewEvery != 0 && renewEvery < minRenewal, renewEvery > longest:
+		return fmt.Errorf("%w: renewal every %v cannot keep a TTL of %v: it must be at least %v and at most %v",
+			ErrInvalidOption, renewEvery, ttl, minRenewal, longest)
 	}
 	return nil
 }

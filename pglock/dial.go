@@ -53,7 +53,7 @@ func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn 
 		if d.config.AfterConnect != nil {
 			if err := d.config.AfterConnect(ctx, conn); err != nil {
 				conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
-				return nil, pooled, fmt.Errorf("AfterConnect of the pool: %w", err)
+				return nil, pooled, &hookError{"AfterConnect", err}
 			}
 		}
 		return conn, pooled, nil
@@ -64,11 +64,18 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 	cc := d.config.ConnConfig.Copy()
 	if d.config.BeforeConnect != nil {
 		if err := d.config.BeforeConnect(ctx, cc); err != nil {
-			return nil, fmt.Errorf("BeforeConnect of the pool: %w", err)
+			return nil, &hookError{"BeforeConnect", err}
 		}
 	}
 	if cc.RuntimeParams["application_name"] == "" {
 		cc.RuntimeParams["application_name"] = "pglock"
+	}
+	// Each host gets its share: with several, a silent one must not use up the time of the next.
+	if deadline, ok := ctx.Deadline(); ok {
+		share := time.Until(deadline) / time.Duration(1+len(cc.Fallbacks))
+		if cc.ConnectTimeout == 0 || cc.ConnectTimeout > share {
+			cc.ConnectTimeout = share
+		}
 	}
 	cc.DialFunc = d.bound(cc.DialFunc)
 	before := cc.OnNotice

@@ -16,8 +16,9 @@ const releaseTimeout = 5 * time.Second
 // writes all the same is for the fence to refuse (Lease.Grant).
 //
 // The error joins what there is of: the error of the acquisition (f has not run); the error of f; a *LostError if the lease was
-// lost before f had returned, whatever f answered; ErrNotReleased if the release was not confirmed within 5 s (the work was
-// done under the lease). A panic or runtime.Goexit in f releases the lease and goes on.
+// lost before f had returned, whatever f answered; ErrClosed if the client was closed before that; ErrNotReleased if the
+// release was not confirmed within 5 s (the work was done under the lease). A panic or runtime.Goexit in f releases the lease
+// and goes on. f may release the lease itself. Do is not re-entrant: a Do of the same name inside f waits for itself.
 func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, l *Lease) error, opts ...Option) (err error) {
 	if f == nil {
 		return fmt.Errorf("%w: Do without a function", ErrInvalidOption)
@@ -30,7 +31,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context
 	defer func() {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-		if released := l.Release(rctx); released != nil && !errors.Is(err, released) {
+		if released := l.Release(rctx); released != nil && !errors.Is(err, released) && !errors.Is(released, ErrReleased) {
 			err = errors.Join(err, released)
 		}
 	}()

@@ -61,11 +61,16 @@ type HeldError struct {
 	Token     fence.Token   // of the holder's grant; 0 where it was not told
 	Since     time.Time     // when it was granted, by the database's clock
 	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
+	Over      bool          // nobody holds it any more: HoldAtLeast keeps it from others for what remains
 }
 
 func (e *HeldError) Error() string {
 	if e.Remaining <= 0 {
 		return fmt.Sprintf("pglock: %q is changing hands just now: try again", e.Name)
+	}
+	if e.Over {
+		return fmt.Sprintf("pglock: %q was held by %q since %s (token %d), and is kept from others for another %v (HoldAtLeast)",
+			e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("pglock: %q is held by %q since %s (token %d), %v left unless renewed",
 		e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))

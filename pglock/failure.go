@@ -17,11 +17,21 @@ func sqlState(err error) string {
 	return ""
 }
 
-// poisoned: one value of the batch was refused, so the others are to be sent without it.
+// poisoned: one value of the batch was refused, so the others are to be sent without it. 2200H is not about a value: the
+// sequence of tokens has ended.
 func poisoned(err error) bool {
 	state := sqlState(err)
-	return strings.HasPrefix(state, "22") || strings.HasPrefix(state, "54")
+	return strings.HasPrefix(state, "22") && state != "2200H" || strings.HasPrefix(state, "54")
 }
+
+// A hookError comes from a hook of the caller's pool: what it means is the caller's to know.
+type hookError struct {
+	hook string
+	err  error
+}
+
+func (e *hookError) Error() string { return e.hook + " of the pool: " + e.err.Error() }
+func (e *hookError) Unwrap() error { return e.err }
 
 // mispooled: the session is not as we set it up, or forgets what we prepared. A pooler is in between that did not say so.
 func mispooled(err error) bool {
@@ -42,8 +52,8 @@ func readOnly(err error) bool {
 // explain turns an error of the driver into one that a caller can act on. Errors that it does not know pass unchanged.
 func explain(schema string, err error) error {
 	switch state := sqlState(err); {
-	case err == nil:
-		return nil
+	case err == nil, errors.As(err, new(*hookError)):
+		return err
 	case readOnly(err):
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	case state == "3F000", state == "42883", state == "42P01", state == "42703", state == "42704", state == "P0002":

@@ -26,6 +26,7 @@ type request struct {
 	id        acquisition
 	firstSent instant // before the first sending; zero: never sent
 	reply     chan reply
+	unsure    bool         // an earlier sending may have committed
 	state     atomic.Int32 // waiting, then answered or abandoned
 }
 
@@ -78,10 +79,13 @@ type surrender struct {
 	again  instant      // not before; zero: at once
 	tries  int
 	unsure bool // an earlier sending may have committed
+	unheld bool // nobody was told of the grant
+	ghost  bool // it may not be granted yet: a statement that was given up may still be on its way
 }
 
 func (s *surrender) finish(err error) {
 	if s.done != nil {
 		s.done <- err
+		s.done = nil
 	}
 }

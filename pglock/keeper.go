@@ -14,7 +14,7 @@ const (
 	wallEvery = time.Second
 
 	// minAttempt is how long a renewal gets at least, before its connection is given up for a new one.
-	minAttempt = 500 * time.Millisecond
+	minAttempt = 100 * time.Millisecond
 
 	// lockedRetry is the pause before asking again for a lease whose row somebody has locked.
 	lockedRetry = 20 * time.Millisecond
@@ -28,11 +28,19 @@ type keeper struct {
 	session session                                                                             // of the attempt under way
 	ask     func(ctx context.Context, due []*Lease) (sent instant, answers []answer, err error) // askDatabase, but for tests
 
-	mu     sync.Mutex
-	held   map[*Lease]struct{}
-	next   time.Duration // on the monotonic clock: when run looks next
-	wake   chan struct{} // has room for one
-	failed int           // attempts in vain since the last one that worked
+	mu      sync.Mutex
+	held    map[*Lease]struct{}
+	next    time.Duration // on the monotonic clock: when run looks next
+	wake    chan struct{} // has room for one
+	failing bool          // the last attempt failed, and that was logged; of the attempt under way
+}
+
+// An attempt is one statement on its way, for the leases that are marked as renewing.
+type attempt struct {
+	done   chan struct{} // closed at its end
+	cancel context.CancelFunc
+	enough instant // from then on it makes way for leases that have become due meanwhile
+	over   bool    // it was told to
 }
 
 func newKeeper(c *Client) *keeper {
@@ -46,6 +54,10 @@ func (k *keeper) add(l *Lease) {
 	k.held[l] = struct{}{}
 	sooner := l.renewAt.mono < k.next
 	k.mu.Unlock()
+	if l.ended() { // before it was here to be removed
+		k.remove(l)
+		return
+	}
 	if sooner {
 		k.nudge()
 	}
@@ -82,26 +94,30 @@ func (k *keeper) run(ctx context.Context) {
 	defer k.session.close()
 	timer := time.NewTimer(idleAfter)
 	defer timer.Stop()
-	var attempt chan struct{} // closed at the end of the attempt under way; nil: none is
+	var a *attempt            // under way
+	var ended <-chan struct{} // its end; nil while there is none
 	for {
-		if due := k.due(); len(due) > 0 && attempt == nil {
-			done := make(chan struct{})
-			go func() { defer close(done); k.renew(ctx, due) }()
-			attempt = done
+		switch due := k.due(); {
+		case a == nil && len(due) > 0:
+			a = k.begin(ctx, due)
+			ended = a.done
+		case a != nil && len(due) > 0 && !a.over && k.client.clock.left(a.enough) <= 0:
+			a.over = true
+			a.cancel()
 		}
-		wait := k.plan(attempt != nil)
+		wait := k.plan(a)
 		timer.Reset(wait)
 		select {
-		case <-attempt:
-			attempt = nil
+		case <-ended:
+			a, ended = nil, nil
 		case <-k.wake:
 		case <-timer.C:
-			if attempt == nil && wait == idleAfter {
+			if a == nil && wait == idleAfter {
 				k.session.close()
 			}
 		case <-ctx.Done():
-			if attempt != nil {
-				<-attempt
+			if a != nil {
+				<-a.done
 			}
 			return
 		}
@@ -109,19 +125,19 @@ func (k *keeper) run(ctx context.Context) {
 }
 
 // due ends the leases whose trust is over by either clock, and answers those to renew now: if one is due, so is every other
-// that has half of its time behind it, and from then on they go together.
+// that has half of its time behind it, and from then on they go together. Those of the attempt under way are not among them.
 func (k *keeper) due() []*Lease {
 	var due, soon []*Lease
 	for _, l := range k.all() {
 		l.mu.Lock()
 		left := k.client.clock.left(l.renewAt)
 		over := l.over != nil || k.client.clock.left(l.trust) <= 0
-		manual := l.config.manual && len(l.waiters) == 0
+		waits := !l.renewing && (!l.config.manual || len(l.waiters) > 0)
 		l.mu.Unlock()
 		switch {
 		case over:
 			l.look()
-		case manual:
+		case !waits:
 		case left <= 0:
 			due = append(due, l)
 		case left <= l.config.renewEvery/2:
@@ -135,23 +151,26 @@ func (k *keeper) due() []*Lease {
 }
 
 // plan says how long run may sleep.
-func (k *keeper) plan(busy bool) time.Duration {
-	now := k.client.clock.now()
-	wait := idleAfter
+func (k *keeper) plan(a *attempt) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := k.client.clock.now()
+	wait := idleAfter
 	if len(k.held) > 0 {
 		wait = wallEvery
 	}
 	for l := range k.held {
-		if busy {
-			break // what is due waits for the attempt under way
-		}
 		l.mu.Lock()
-		if !l.config.manual || len(l.waiters) > 0 {
+		if !l.renewing && (!l.config.manual || len(l.waiters) > 0) {
 			wait = min(wait, k.client.clock.left(l.renewAt))
 		}
 		l.mu.Unlock()
+	}
+	switch {
+	case a != nil && a.over:
+		wait = wallEvery // its end wakes run
+	case a != nil:
+		wait = max(wait, k.client.clock.left(a.enough))
 	}
 	wait = max(wait, 0)
 	k.next = now.mono + wait
@@ -168,39 +187,49 @@ func (k *keeper) all() []*Lease {
 	return held
 }
 
+// begin starts an attempt. It may take half of what the lease that is nearest to its end has left, so that a silent connection
+// is given up while there is time for another; twice that after each attempt in vain, so that a slow server is served in the
+// end.
+func (k *keeper) begin(ctx context.Context, due []*Lease) *attempt {
+	patience, least := statementTimeout, statementTimeout
+	for _, l := range due {
+		l.mu.Lock()
+		l.renewing = true
+		again := min(l.failed, 6)
+		patience = min(patience, max(k.client.clock.left(l.trust)/2, minAttempt)<<again)
+		least = min(least, minAttempt<<again)
+		l.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	a := &attempt{done: make(chan struct{}), cancel: cancel, enough: k.client.clock.now().add(least)}
+	go func() {
+		defer close(a.done)
+		defer cancel()
+		k.renew(ctx, due)
+	}()
+	return a
+}
+
 // renew makes one attempt. A failed one is no loss: the leases are due again shortly, until their trust ends.
 func (k *keeper) renew(ctx context.Context, due []*Lease) {
-	ctx, cancel := context.WithTimeout(ctx, k.patience(due))
-	defer cancel()
 	sent, answers, err := k.ask(ctx, due)
 	if err == nil {
-		k.failed = 0
+		k.failing = false
 		for i, l := range due {
 			l.renewed(sent, answers[i])
 		}
 		return
 	}
-	k.failed++
 	err = explain(k.client.cfg.Schema, err)
 	level := slog.LevelWarn
-	if k.failed > 1 {
+	if k.failing {
 		level = slog.LevelDebug // said before
 	}
+	k.failing = true
 	k.client.log.Log(ctx, level, "pglock: renewal failed, trying again until the leases lapse", "leases", len(due), "error", err)
 	for _, l := range due {
-		l.unanswered(backoff(k.failed+3), err)
+		l.unanswered(err)
 	}
-}
-
-// patience is how long an attempt may take: the time between renewals of the most impatient lease, twice that after each
-// attempt in vain, so that a silent connection is given up while there is time for another, and a slow server is served in
-// the end.
-func (k *keeper) patience(due []*Lease) time.Duration {
-	shortest := due[0].config.renewEvery
-	for _, l := range due {
-		shortest = min(shortest, l.config.renewEvery)
-	}
-	return min(max(shortest, minAttempt)<<min(k.failed, 5), statementTimeout)
 }
 
 // An answer is what the database said of one renewal.
@@ -250,9 +279,10 @@ func (l *Lease) renewed(sent instant, a answer) {
 		}
 		l.trust = trustAfterRenewal(sent, l.config.ttl, a.remaining)
 		l.renewAt = sent.add(l.config.renewEvery)
+		l.renewing, l.failed = false, 0
 		l.tell(nil)
 	case "locked":
-		l.unanswered(lockedRetry, nil)
+		l.again(lockedRetry)
 	case "taken":
 		l.end(l.lost(Taken))
 	case "gone":
@@ -262,15 +292,22 @@ func (l *Lease) renewed(sent instant, a answer) {
 	}
 }
 
-// unanswered makes the lease due again after a pause. err, if any, is told to those who asked for the renewal; without one
-// they go on waiting.
-func (l *Lease) unanswered(pause time.Duration, err error) {
+// unanswered makes the lease due again after a pause that doubles, and tells those who asked for the renewal.
+func (l *Lease) unanswered(err error) {
+	l.mu.Lock()
+	l.failed++
+	pause := backoff(l.failed + 3)
+	l.tell(err)
+	l.mu.Unlock()
+	l.again(pause)
+}
+
+// again makes the lease due after a pause. Those who asked for the renewal go on waiting.
+func (l *Lease) again(pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.renewAt = l.client.clock.now().add(pause)
-	if err != nil {
-		l.tell(err)
-	}
+	l.renewing = false
 }
 
 // tell answers those who asked for the renewal. The caller has locked the lease.

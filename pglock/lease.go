@@ -22,12 +22,14 @@ type Lease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	mu      sync.Mutex
-	trust   instant     // the end of what may be trusted without a further renewal
-	renewAt instant     // when the keeper is to renew next
-	lapse   *time.Timer // looks at trust when it may be over
-	over    error       // why the lease ended; nil while it is held
-	waiters []chan<- error
+	mu       sync.Mutex
+	trust    instant     // the end of what may be trusted without a further renewal
+	renewAt  instant     // when the keeper is to renew next
+	renewing bool        // the keeper has asked, and not been answered
+	failed   int         // renewals in vain since the last one that worked
+	lapse    *time.Timer // looks at trust when it may be over
+	over     error       // why the lease ended; nil while it is held
+	waiters  []chan<- error
 }
 
 // newLease makes the handle of a grant and puts it under the client's care.
@@ -37,8 +39,8 @@ func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, erro
 	left := c.clock.left(l.trust)
 	if left <= 0 {
 		l.end(l.lost(Expired))
-		c.work.surrender(l.surrender(nil))
-		return nil, fmt.Errorf("pglock: lock %q was granted, but the answer came too late to trust it: %w", r.name, ErrLost)
+		c.work.surrender(c.work.endOf(r))
+		return nil, fmt.Errorf("pglock: lock %q was granted, but the answer came too late to trust it: %w", r.name, l.lost(Expired))
 	}
 	l.renewAt = a.sent.add(l.config.renewEvery)
 	l.mu.Lock()
@@ -113,7 +115,7 @@ func (l *Lease) Deadline() time.Time {
 // Renew extends the lease by its TTL now, beside the renewals that the client makes by itself; it is what a lease acquired
 // with NoRenewal lives on. It blocks until the database has answered, at most until the lease or ctx ends. A nil error says
 // that the lease is held and its deadline has moved; a lease that has ended is never renewed, and the error says why it ended.
-// Any other error leaves the lease as it was.
+// With any other error the lease is held until its deadline, which may yet move: the database may have been asked.
 func (l *Lease) Renew(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -131,7 +133,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 }
 
 // Release ends the lease: at once and for good on this side, whatever the database answers. It then blocks until the database
-// has confirmed, at most until ctx ends; a ctx that has already ended still sends the release, in the background. The error is
+// has confirmed, at most until ctx ends (5 s if ctx is the lease's own context, which ends here); a ctx that has already ended
+// still sends the release, in the background. The error is
 //   - nil: the lock is free (but for HoldAtLeast),
 //   - a *LostError: the lease had been lost before; what another holds now is untouched,
 //   - ErrReleased or ErrClosed: it had ended in that way before,
@@ -142,15 +145,35 @@ func (l *Lease) Release(ctx context.Context) error {
 		return ErrReleased
 	}
 	l.look()
-	if before := l.end(ErrReleased); before != nil {
-		var lost *LostError
-		if errors.As(before, &lost) {
-			l.client.work.surrender(l.surrender(nil)) // others need not wait for what the clock has left
+	if !l.client.enter() { // Close ends it, and releases it with all the others
+		select {
+		case <-l.Done():
+			return l.Err()
+		case <-ctx.Done():
+			if err := l.Err(); err != nil {
+				return err // ctx is the lease's own
+			}
+			return fmt.Errorf("%w: lease %q: %w", ErrNotReleased, l.config.name, context.Cause(ctx))
 		}
-		return before
 	}
 	done := make(chan error, 1)
-	l.client.work.surrender(l.surrender(done))
+	before := l.end(ErrReleased)
+	var lost *LostError
+	switch {
+	case before == nil:
+		l.client.work.surrender(l.surrender(done))
+	case errors.As(before, &lost):
+		l.client.work.surrender(l.surrender(nil)) // others need not wait for what the clock has left
+	}
+	l.client.calls.Done()
+	if before != nil {
+		return before
+	}
+	if errors.Is(context.Cause(ctx), ErrReleased) { // the lease's own context, which has just been ended
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+	}
 	select {
 	case err := <-done:
 		return l.released(err)
@@ -197,6 +220,12 @@ func (l *Lease) end(why error) (before error) {
 		w <- why
 	}
 	return nil
+}
+
+func (l *Lease) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over != nil
 }
 
 // look ends the lease if trust is over by either clock.

@@ -20,8 +20,9 @@ func TTL(d time.Duration) Option {
 }
 
 // HoldAtLeast keeps the name from everybody else for d after the grant, even when the lease is released or lost before. It is
-// for short jobs on schedulers whose clocks differ: who comes late must not run the job again. d is at most 366 days and is
-// not bounded by the cap on TTLs.
+// for short jobs on schedulers whose clocks differ, which ask with TryAcquire: whoever comes late is refused with a HeldError
+// and skips the run. (Acquire and Do wait, and so would run the job once more when the time is over.) d is at most 366 days and
+// is not bounded by the cap on TTLs. A grant that the caller was never told of keeps nobody away.
 func HoldAtLeast(d time.Duration) Option {
 	return Option{func(c *leaseConfig) error {
 		if d <= 0 || d > maxHold {
@@ -77,20 +78,22 @@ func (c *Client) leaseConfig(name string, opts []Option) (leaseConfig, error) {
 			return lc, fmt.Errorf("%w: a zero Option", ErrInvalidOption)
 		}
 		if err := o.apply(&lc); err != nil {
-			return lc, fmt.Errorf("pglock: lock %q: %w", name, err)
+			return lc, fmt.Errorf("%w (lock %q)", err, name)
 		}
 	}
-	if err := checkTimes(lc.ttl, c.cfg.RenewEvery); err != nil {
-		return lc, fmt.Errorf("pglock: lock %q: %w", name, err)
+	renewEvery := c.cfg.RenewEvery
+	if lc.manual {
+		renewEvery = 0
 	}
-	if ttlCap := c.ttlCap(); ttlCap > 0 && lc.ttl > ttlCap {
-		return lc, ttlTooLong(lc, ttlCap)
+	if err := checkTimes(lc.ttl, renewEvery); err != nil {
+		return lc, fmt.Errorf("%w (lock %q)", err, name)
 	}
-	lc.renewEvery = renewal(lc.ttl, c.cfg.RenewEvery)
+	lc.renewEvery = renewal(lc.ttl, renewEvery)
 	return lc, nil
 }
 
-func ttlTooLong(lc leaseConfig, ttlCap time.Duration) error {
-	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v; take a shorter one (renewals extend it), or let the "+
-		"owner raise guard.cap_us in the lock schema and see it replayed on every standby first", ErrInvalidOption, lc.name, lc.ttl, ttlCap)
+func (c *Client) ttlTooLong(lc leaseConfig, longest time.Duration) error {
+	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v. Take a shorter one (renewals extend it), or let the "+
+		"owner of the schema run %s, and wait until every standby has replayed it",
+		ErrInvalidOption, lc.name, lc.ttl, longest, c.in(fmt.Sprintf("UPDATE pglock.guard SET cap_us = %d", lc.ttl.Microseconds())))
 }

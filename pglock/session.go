@@ -17,6 +17,7 @@ type session struct {
 	pooled bool    // conn leads to a transaction pooler
 	self   backend // behind conn
 	left   backend // behind the connection before, which may still be at work
+	ghosts bool    // what was sent before, and given up, may still come to pass
 	warned bool    // the last transaction was acknowledged with a warning: see run
 
 	closing []<-chan struct{} // what pgx still does in the background for connections that were dropped
@@ -60,14 +61,12 @@ func (s *session) ready(ctx context.Context) error {
 func (s *session) settleIn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
+	s.ghosts = s.ghosts || s.pooled
 	if s.left.pid != 0 && !s.pooled {
-		// If it may not be ended, its statement may still come to pass: the acquisition's id makes that harmless.
-		if _, err := s.conn.Exec(ctx, endBackendSQL, pgx.QueryExecModeExec, s.left.pid, s.left.started); err != nil {
-			s.client.log.Warn("pglock: the connection before was not ended", "pid", s.left.pid, "error", err)
-		}
+		s.ghosts = s.ghosts || !s.endBackend(ctx)
 	}
 	s.left = backend{}
-	var capUS, holdUS int64
+	var capUS, holdUS int64 // the cap is the database's to enforce: it may be raised while this connection lives
 	var isolation, timeout string
 	err := s.run(ctx, statement{s.client.in(checkInSQL), []any{s.client.seen.Load()}, func(rows pgx.Rows) error {
 		return rows.Scan(&capUS, &holdUS, &isolation, &timeout, &s.self.pid, &s.self.started)
@@ -79,12 +78,23 @@ func (s *session) settleIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.client.checkedIn(microseconds(capUS), microseconds(holdUS))
+	s.client.checkedIn(microseconds(holdUS))
 	if timeout != milliseconds(statementTimeout) && !s.pooled {
 		s.mispooled() // the parameters were taken and not applied
 		return s.ready(ctx)
 	}
 	return nil
+}
+
+// endBackend ends what the connection before may still be at, and says whether it is certain to have ended.
+func (s *session) endBackend(ctx context.Context) bool {
+	var ended bool
+	err := s.conn.QueryRow(ctx, endBackendSQL, pgx.QueryExecModeExec, s.left.pid, s.left.started).Scan(&ended)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		s.client.log.Warn("pglock: the connection before was not ended", "pid", s.left.pid, "error", err)
+		return false
+	}
+	return err != nil || ended
 }
 
 // mispooled drops a connection that does not behave as a session of ours: the next one expects a pooler.
@@ -148,10 +158,10 @@ func read(rows pgx.Rows, err error, row func(pgx.Rows) error) error {
 	return rows.Err()
 }
 
-// onNotice sees the warnings that come with a commit whose wait for a synchronous standby was cancelled. A commit with any
-// such warning is taken for unconfirmed: the text of a warning depends on the language of the server.
+// onNotice sees the warning that comes with a commit whose wait for a synchronous standby was cancelled. It is known by the
+// routine that gives it: the text depends on the language of the server, and the code is that of any warning.
 func (s *session) onNotice(n *pgconn.Notice) {
-	if n.Code == "01000" || n.Code == "57P01" {
+	if n.Routine == "SyncRepWaitForLSN" {
 		s.warned = true
 	}
 }

@@ -28,6 +28,9 @@ type workLine struct {
 	draining bool
 	ended    bool          // run has returned, or is about to
 	wake     chan struct{} // has room for one
+
+	unconfirmed []string // names of leases whose end was given up while draining
+	lastError   error    // why
 }
 
 func newWorkLine(c *Client) *workLine {
@@ -80,7 +83,7 @@ func (w *workLine) run(ctx context.Context) {
 		if over {
 			return
 		}
-		if !b.empty() {
+		if b.size() > 0 {
 			w.settle(ctx, b)
 			continue
 		}
@@ -116,7 +119,7 @@ func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 		wait = min(wait, left)
 	}
 	w.ends = later
-	w.ended = w.draining && b.empty() && len(later) == 0
+	w.ended = w.draining && b.size() == 0 && len(later) == 0
 	return b, wait, w.ended
 }
 
@@ -128,20 +131,38 @@ func (w *workLine) abort(ctx context.Context) {
 		r.answer(reply{err: ErrClosed})
 	}
 	for _, s := range w.ends {
-		s.finish(context.Cause(ctx))
+		w.leave(s, context.Cause(ctx))
 	}
 	w.requests, w.ends, w.ended = nil, nil, true
 }
 
-// later queues an end again. It is given up when the lease is over by itself.
+// later queues an end again. It is given up when the lease is over by itself, and when the line is draining and there is an
+// error that waiting does not cure.
 func (w *workLine) later(s *surrender, why error) {
-	if w.client.clock.left(s.giveUp) <= 0 {
-		s.finish(why)
+	if w.client.clock.left(s.giveUp) <= 0 || w.isDraining() && hopeless(why) {
+		w.mu.Lock()
+		w.leave(s, why)
+		w.mu.Unlock()
 		return
 	}
 	s.again = w.client.clock.now().add(backoff(s.tries))
 	s.tries++
 	w.surrender(s)
+}
+
+// leave gives up an end without a confirmation. The caller has locked the line.
+func (w *workLine) leave(s *surrender, why error) {
+	if w.draining && !s.ghost {
+		w.unconfirmed = append(w.unconfirmed, s.name)
+		w.lastError = why
+	}
+	s.finish(why)
+}
+
+func (w *workLine) isDraining() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.draining
 }
 
 // backoff doubles from 2 ms with each try in vain. The first ones only wait for a transaction in flight to end.

@@ -9,16 +9,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func Bill(ctx context.Context, pool *pgxpool.Pool) error {
+var invoices = fence.Table{Name: "invoices", Key: []string{"id"}} // with a column fencing_token bigint
+
+func Start(ctx context.Context, pool *pgxpool.Pool) (*pglock.Client, error) { // one client for a process is enough
 	if err := migrations.Up(ctx, pool); err != nil { // the lock schema: every replica may call it, at any time
-		return err
+		return nil, err
 	}
-	locks, err := pglock.New(pool, pglock.Config{}) // one for a process is enough
-	if err != nil {
-		return err
-	}
-	defer locks.Close(ctx)
-	invoices := fence.Table{Name: "invoices", Key: []string{"id"}} // with a column fencing_token bigint
+	return pglock.New(pool, pglock.Config{})
+}
+
+func Bill(ctx context.Context, pool *pgxpool.Pool, locks *pglock.Client) error {
 	return locks.Do(ctx, "invoice-42", func(ctx context.Context, lease *pglock.Lease) error {
 		return invoices.Update(ctx, pool, lease.Grant(), fence.Row{"id": 42, "total": 120})
 	})

@@ -1,9 +1,13 @@
 package billing_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/examples/billing"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -18,7 +22,7 @@ func TestBill(t *testing.T) {
 	pool := d.Pool(t)
 	replicas := make(chan error)
 	for range 3 {
-		go func() { replicas <- billing.Bill(t.Context(), pool) }()
+		go func() { replicas <- replica(t.Context(), pool) }()
 	}
 	for range 3 {
 		if err := <-replicas; err != nil {
@@ -28,6 +32,14 @@ func TestBill(t *testing.T) {
 	if total := pgtest.Query[int](t, d, `SELECT total FROM invoices WHERE fencing_token > 0`); total != 120 {
 		t.Errorf("total = %d, want 120", total)
 	}
+}
+
+func replica(ctx context.Context, pool *pgxpool.Pool) error {
+	locks, err := billing.Start(ctx, pool)
+	if err != nil {
+		return err
+	}
+	return errors.Join(billing.Bill(ctx, pool, locks), locks.Close(ctx))
 }
 
 // The README shows what compiles and runs here, to the letter.
