@@ -25,10 +25,10 @@ func explain(err error, cfg config) error {
 	missing, forbidden := false, false
 	switch pg.Code {
 	case "3F000": // no such schema: "pglock"
-		missing = quoted(pg.Message, cfg.schema)
+		missing = inQuotes(pg.Message, cfg.schema)
 	case "42P01": // no such table: "pglock.fences"
 		for _, name := range relations {
-			missing = missing || quoted(pg.Message, cfg.schema+"."+name)
+			missing = missing || inQuotes(pg.Message, cfg.schema+"."+name)
 		}
 	case "42883": // no such function: pglock.fence_raise(text, text, integer, bigint)
 		for _, name := range functions {
@@ -59,8 +59,8 @@ func (t target) explain(err error, cfg config) error {
 	return explain(err, cfg)
 }
 
-// quoted reports whether a message has the name in quotation marks of any language: "pglock", »pglock«, « pglock ».
-func quoted(message, name string) bool {
+// inQuotes reports whether a message has the name in quotation marks of any language: "pglock", »pglock«, « pglock ».
+func inQuotes(message, name string) bool {
 	return found(message, name, func(before, after string) bool {
 		const spaces = " \u00a0\u202f" // French has one inside its marks
 		before, after = strings.TrimRight(before, spaces), strings.TrimLeft(after, spaces)
