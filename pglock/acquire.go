@@ -10,7 +10,7 @@ import (
 
 const (
 	firstPoll = 25 * time.Millisecond
-	lastPoll  = time.Second
+	lastPoll  = 250 * time.Millisecond
 )
 
 // TryAcquire asks for a lock once. It blocks for one round trip to the database, at most until ctx ends; ctx bounds the
@@ -28,7 +28,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 }
 
 // Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. It asks again at jittered
-// intervals from 25 ms to 1 s, and when the holder's lease may be over. Between two questions it holds nothing in the
+// intervals from 25 ms to 250 ms, and when the holder's lease may be over. Between two questions it holds nothing in the
 // database. It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
 // cannot cure, such as a wrong password or a missing schema, is returned at once. When ctx ends, the error matches its cause
 // and the last reason for waiting: ErrHeld, say. As with TryAcquire, an error leaves no lease behind.
@@ -129,7 +129,7 @@ func pause(tries int, err error) time.Duration {
 	}
 	var back *HeldBackError
 	if errors.As(err, &back) {
-		return min(back.Remaining, lastPoll) + jitter(10*time.Millisecond) // somebody may end it earlier
+		return min(back.Remaining, time.Second) + jitter(10*time.Millisecond) // somebody may end it earlier
 	}
 	return d
 }

@@ -71,8 +71,8 @@ func (s *session) settleIn(ctx context.Context) error {
 	err := s.run(ctx, statement{s.client.in(checkInSQL), []any{s.client.seen.Load()}, func(rows pgx.Rows) error {
 		return rows.Scan(&capUS, &holdUS, &isolation, &timeout, &s.self.pid, &s.self.started)
 	}})
-	if sqlState(err) == "57014" && !s.pooled {
-		s.mispooled() // a statement_timeout that is not ours: a hook of the pool has set it
+	if !s.pooled && (sqlState(err) == "57014" || mispooled(err)) {
+		s.mispooled() // a hook of the pool has set a statement_timeout or an isolation that is not ours
 		return s.ready(ctx)
 	}
 	if err != nil {
