@@ -3,7 +3,6 @@
 
 gofumpt_version=v0.12.0
 staticcheck_version=v0.8.2 # calls itself 2026.2.2
-golangci_lint_version=v2.15.0
 
 # as_root runs a command as root, or fails where that is not to be had.
 as_root() {
@@ -58,9 +57,6 @@ install_servers() {
 install_go_tools() {
 	go_tool gofumpt "mvdan.cc/gofumpt@$gofumpt_version"
 	go_tool staticcheck "honnef.co/go/tools/cmd/staticcheck@$staticcheck_version"
-	# It has half the linters of the world inside. The most important ones run by themselves as well.
-	go_tool golangci-lint "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci_lint_version" 360 ||
-		note "golangci-lint was not built within 6 minutes, and not run"
 }
 
 # go_tool installs a program, unless this version of it is there, within so many seconds.
