@@ -327,3 +327,39 @@ func TestNoRenewalLapsesUnlessRenewedByHand(t *testing.T) {
 		}
 	})
 }
+
+func TestALeaseThatEndedBeforeItWasKeptIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, leases := hold(t, renewAll, 9*time.Second, 1)
+		l := leases[0]
+		l.end(l.lost(Expired))
+
+		c.keeper.add(l) // as when its timer was faster than the call that acquired it
+
+		if held := c.keeper.all(); len(held) != 0 {
+			t.Errorf("the keeper keeps %v", held)
+		}
+	})
+}
+
+func TestALeaseGetsATryWhileAnothersAttemptHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := true
+		c, leases := hold(t, func(ctx context.Context, due []*Lease) ([]answer, error) {
+			if hangs {
+				hangs = false
+				return silent(ctx, due) // the connection went silent; the next one works
+			}
+			return renewAll(ctx, due)
+		}, 25*time.Second, 1)
+		time.Sleep(8400 * time.Millisecond) // the attempt for the long lease is under way, and may take long
+		short := grant(t, c, TTL(time.Second))
+
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+
+		if !short.Valid() || !leases[0].Valid() {
+			t.Errorf("short: %v, long: %v", short.Err(), leases[0].Err())
+		}
+	})
+}
