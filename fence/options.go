@@ -1,13 +1,14 @@
 package fence
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// DefaultSchema is where the functions live that fences need, unless [Schema] says otherwise.
+// DefaultSchema is where the functions live that fences need, unless the grant or [Schema] says otherwise.
 const DefaultSchema = "pglock"
 
 // An Option changes one write or one transaction. One that cannot be meant is refused before anything is sent.
@@ -36,13 +37,14 @@ func Isolation(level pgx.TxIsoLevel) Option {
 	return Option{func(c *config) { c.isolation, c.isolated = level, true }}
 }
 
-// Schema says where the functions that fences need were installed: the name that migrations.Up was given.
+// Schema says where the functions that fences need were installed: the name that migrations.Up was given. It is for data that
+// lives in another database than the lock, under another name; see [Grant.InSchema].
 func Schema(name string) Option {
 	return Option{func(c *config) { c.schema = name }}
 }
 
-func resolve(opts []Option) (config, error) {
-	c := config{schema: DefaultSchema}
+func resolve(g Grant, opts []Option) (config, error) {
+	c := config{schema: cmp.Or(g.schema, DefaultSchema)}
 	for _, o := range opts {
 		if o.set != nil { // the zero Option says nothing
 			o.set(&c)

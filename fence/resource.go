@@ -37,7 +37,7 @@ func checkResource(g Grant, resource string, opts []Option) (config, error) {
 	if err := g.validate(); err != nil {
 		return config{}, err
 	}
-	cfg, err := resolve(opts)
+	cfg, err := resolve(g, opts)
 	switch {
 	case err != nil:
 		return cfg, err

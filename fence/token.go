@@ -23,7 +23,15 @@ type Grant struct {
 	Slot  int    // which of its slots; 0 for a lock that one caller holds
 	Token Token
 
+	schema  string // where its fences are; empty: DefaultSchema
 	onStale func(error)
+}
+
+// InSchema returns a copy of the grant whose writes use the fences in that schema, unless the option [Schema] names another:
+// the one that the lock lives in. The Grant of a lease of package pglock says it by itself.
+func (g Grant) InSchema(name string) Grant {
+	g.schema = name
+	return g
 }
 
 // OnStale returns a copy of the grant whose writes call f once with their error whenever a fence refuses them as stale

@@ -18,7 +18,7 @@ func (t Table) write(ctx context.Context, db DB, g Grant, v verb, row Row, opts 
 	if err := g.validate(); err != nil {
 		return err
 	}
-	cfg, err := resolve(opts)
+	cfg, err := resolve(g, opts)
 	if err != nil {
 		return err
 	}

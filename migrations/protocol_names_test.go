@@ -99,7 +99,7 @@ func TestTimeZonesChangeNothing(t *testing.T) {
 		want(t, "renewal in "+zone, other.renew(g), "renewed")
 		mine := other.takeWith(ask{name: zone, hold: time.Hour})
 		want(t, "release in "+zone, other.release(mine), "released")
-		if got := c.acquire(ask{name: zone}); got.status != "held" || got.remaining > time.Hour || got.remaining < 59*time.Minute {
+		if got := c.acquire(ask{name: zone}); got.status != "kept" || got.remaining > time.Hour || got.remaining < 59*time.Minute {
 			t.Errorf("held back in %s: %+v, want an hour", zone, got)
 		}
 	}

@@ -65,7 +65,7 @@ func (l *Lease) Grant() fence.Grant {
 	if l.client == nil {
 		return g
 	}
-	return g.OnStale(func(error) { l.end(l.lost(Taken)) })
+	return g.InSchema(l.client.cfg.Schema).OnStale(func(error) { l.end(l.lost(Taken)) })
 }
 
 // Context carries the values of the ctx that acquired the lease, without its deadline, and is cancelled when the lease ends;
