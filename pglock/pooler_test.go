@@ -105,7 +105,7 @@ func TestLocksWorkBehindATransactionPooler(t *testing.T) {
 				url := pooler(t, d, settings...)
 				var all sync.WaitGroup
 				var inside sync.Mutex
-				ctx := soon(t)
+				ctx := slow(t)
 				for i := range clients {
 					pool, err := pgxpool.New(t.Context(), url) // pgx's default settings
 					if err != nil {

@@ -13,9 +13,12 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,7 +36,14 @@ const patience = 20 * time.Second
 const ryuk = "github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"
 
 // Main runs the tests of a package, stops the shared server, fails on goroutines that are left, and exits.
+//
+// Tests of a database wait most of their time, so at least four run at once, also where there are fewer
+// processors.
 func Main(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) && runtime.GOMAXPROCS(0) < 4 {
+		flag.Set("test.parallel", "4") //nolint:errcheck // it is a number
+	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
