@@ -19,14 +19,13 @@ const lateClose = time.Second
 // without use: one acquires and releases, one only renews; Inspect, List and Prune use up to two more while they run. Safe for
 // concurrent use.
 type Client struct {
-	cfg     Config
-	log     *slog.Logger
-	clock   *clock
-	sql     struct{ acquire, renew, release string }
-	dialer  *dialer
-	reads   *pgxpool.Pool // for Inspect, List and Prune; connects when used
-	seen    atomic.Int64  // the latest token that this client ever got
-	longest atomic.Int64  // the cap on TTLs in nanoseconds, once it was told; 0 before
+	cfg    Config
+	log    *slog.Logger
+	clock  *clock
+	sql    struct{ acquire, renew, release string }
+	dialer *dialer
+	reads  *pgxpool.Pool // for Inspect, List and Prune; connects when used
+	seen   atomic.Int64  // the latest token that this client ever got
 
 	keeper *keeper
 	work   *workLine
