@@ -22,6 +22,7 @@ func (r *refuses) Scan(...any) error { return (*pgconn.PgError)(r) }
 // PostgreSQL has no field for the name of what is missing: it stands in the message, in the server's language. A name that
 // only has ours in it is somebody else's.
 func TestWhatIsMissingIsToldByItsWholeName(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		code, message string
 		ours          bool
@@ -56,6 +57,7 @@ func TestWhatIsMissingIsToldByItsWholeName(t *testing.T) {
 
 // The same for what has another cure.
 func TestCureIsGivenForTheWholeNameOnly(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct{ code, message, cure string }{
 		{"42501", `permission denied for schema pglock`, "grant_locker"},
 		{"42501", `スキーマpglockへのアクセスが拒否されました`, "grant_locker"},

@@ -30,6 +30,7 @@ type failed struct{}
 func (failed) Scan(...any) error { return errors.New("no database here") }
 
 func TestBadGrantsAreRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	db := silent{t}
 	for name, g := range map[string]fence.Grant{
 		"zero":       {},
@@ -54,6 +55,7 @@ func TestBadGrantsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	ctx, db, g := t.Context(), silent{t}, grant(7)
 	table := func(name string, key ...string) fence.Table { return fence.Table{Name: name, Key: key} }
 	for name, err := range map[string]error{

@@ -13,6 +13,7 @@ import (
 )
 
 func TestNotMigrated(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, createInvoices)
 	conn := d.Conn(t)
@@ -32,6 +33,7 @@ func TestNotMigrated(t *testing.T) {
 }
 
 func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE SCHEMA app;
 		CREATE TABLE app.checked (id int PRIMARY KEY, status text, fencing_token bigint);
@@ -59,6 +61,7 @@ func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {
 }
 
 func TestSchemaOfAnotherName(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, createInvoices)
 	pool := d.Pool(t)
@@ -78,6 +81,7 @@ func TestSchemaOfAnotherName(t *testing.T) {
 
 // A writer has rights on its own table, and what grant_locker gives.
 func TestWriterNeedsLittleAndCannotTouchFences(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	writer := d.Role(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 6);
@@ -128,6 +132,7 @@ func TestWriterNeedsLittleAndCannotTouchFences(t *testing.T) {
 
 // What the writer's session has set up changes nothing for functions that run as the owner.
 func TestHijackedSearchPath(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	writer := d.Role(t)
 	d.Exec(t, createInvoices+`; GRANT SELECT, INSERT, UPDATE, DELETE ON invoices TO `+writer+`; SELECT pglock.grant_locker('`+writer+`');
@@ -150,6 +155,7 @@ func TestHijackedSearchPath(t *testing.T) {
 }
 
 func TestDownTakesTheFencesAway(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	pool := d.Pool(t)
 	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.Down(t.Context(), pool)); err != nil {

@@ -36,6 +36,7 @@ func lifeOf(t *testing.T, d *pgtest.Database, table fence.Table, key fence.Row, 
 }
 
 func TestOddNames(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE SCHEMA "Odd ""Schema"""; CREATE TABLE "Odd ""Schema"""."it's \ a.Table" (
 		"Key, one" int, "key""2" text, "the value" text, "T$" bigint, PRIMARY KEY ("Key, one", "key""2"))`)
@@ -44,6 +45,7 @@ func TestOddNames(t *testing.T) {
 }
 
 func TestCapitalsOfAnUnquotedNameAreSmall(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE SCHEMA billing; CREATE TABLE billing.invoices (id int PRIMARY KEY, status text, fencing_token bigint)`)
 	lifeOf(t, d, fence.Table{Name: "Billing.INVOICES", Key: []string{"id"}}, key(1), "status", "x")
@@ -51,6 +53,7 @@ func TestCapitalsOfAnUnquotedNameAreSmall(t *testing.T) {
 
 // Tables and columns called like the parts of our statements.
 func TestNamesOfOurOwn(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	for _, name := range []string{"k", "r", "w", "g", "t", "x", "last"} {
 		d.Exec(t, strings.ReplaceAll(`CREATE TABLE NAME (NAME int PRIMARY KEY, n text, fencing_token bigint)`, "NAME", name))
@@ -59,6 +62,7 @@ func TestNamesOfOurOwn(t *testing.T) {
 }
 
 func TestKeyTypes(t *testing.T) {
+	t.Parallel()
 	uuid := "0b5e7a52-8d4b-4a4e-9d5e-9c4a1f3d2e10"
 	keys := map[string]struct {
 		key   any
@@ -106,6 +110,7 @@ func TestKeyTypes(t *testing.T) {
 
 // A column that rounds its key would let it past the tombstone of the key that it becomes.
 func TestKeyThatIsStoredAsAnotherIsRefused(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE invoices (id numeric(10,1) PRIMARY KEY, status text, fencing_token bigint)`)
 	ctx, db := t.Context(), d.Conn(t)
@@ -127,6 +132,7 @@ func TestKeyThatIsStoredAsAnotherIsRefused(t *testing.T) {
 
 // The tombstone is of the whole table, whichever part of it a write names.
 func TestPartitions(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE invoices (id int PRIMARY KEY, status text, fencing_token bigint) PARTITION BY RANGE (id);
 		CREATE TABLE low PARTITION OF invoices FOR VALUES FROM (0) TO (10);
@@ -140,6 +146,7 @@ func TestPartitions(t *testing.T) {
 
 // Writers agree on the key, whichever of its columns each of them names first.
 func TestOrderOfTheKeyColumnsDoesNotMatter(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE entries (account int, id int, amount int, fencing_token bigint, PRIMARY KEY (account, id))`)
 	ctx, db := t.Context(), d.Conn(t)
@@ -163,6 +170,7 @@ func TestOrderOfTheKeyColumnsDoesNotMatter(t *testing.T) {
 }
 
 func TestRowOfKeyAndTokenOnly(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	ctx, db := t.Context(), d.Conn(t)
@@ -173,6 +181,7 @@ func TestRowOfKeyAndTokenOnly(t *testing.T) {
 }
 
 func TestKeyMustBeUnique(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE invoices (id int, status text, fencing_token bigint); INSERT INTO invoices VALUES (1, 'a'), (1, 'b')`)
 	ctx, db := t.Context(), d.Conn(t)
@@ -190,6 +199,7 @@ func TestKeyMustBeUnique(t *testing.T) {
 }
 
 func TestMissingTokenColumn(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE invoices (id int PRIMARY KEY, status text)`)
 	for name, write := range verbs {
@@ -202,6 +212,7 @@ func TestMissingTokenColumn(t *testing.T) {
 }
 
 func TestTriggerThatSwallowsTheWrite(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1);
 		CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';

@@ -28,6 +28,7 @@ func (e *explainer) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 }
 
 func TestStatementsUseTheIndex(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices SELECT g, 'x' FROM generate_series(1, 5000) g; ANALYZE invoices;
 		CREATE TABLE entries (account text, id bigint, amount numeric, fencing_token bigint, PRIMARY KEY (account, id));

@@ -13,6 +13,7 @@ import (
 
 // A pool with pgx's default settings, behind a pooler in transaction mode: many callers share few sessions.
 func TestBehindPgBouncer(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	pool, err := pgxpool.New(t.Context(), pgtest.PgBouncer(t, d))

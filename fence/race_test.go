@@ -22,6 +22,7 @@ func waiting(t *testing.T, d *pgtest.Database, f func() error) <-chan error {
 // Whoever writes with token 9 is ahead and has not committed. Every verb of token 7 waits, and then finds what was left: the
 // stale answer names 9, or the snapshot was too old to tell.
 func TestWriterThatWaitedComparesWithWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	a, b, setup := d.Conn(t), d.Conn(t), d.Conn(t)
@@ -68,6 +69,7 @@ func TestWriterThatWaitedComparesWithWhatItWaitedFor(t *testing.T) {
 
 // A snapshot from before the delete shows the row, and no tombstone.
 func TestOldSnapshotNeverBringsARowBack(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	a, setup := d.Conn(t), d.Conn(t)
@@ -91,6 +93,7 @@ func TestOldSnapshotNeverBringsARowBack(t *testing.T) {
 
 // The same where the row came and went after the snapshot: it shows nothing at all.
 func TestOldSnapshotWithoutTheRowNeverBringsItBack(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	a, setup := d.Conn(t), d.Conn(t)
@@ -115,6 +118,7 @@ func TestOldSnapshotWithoutTheRowNeverBringsItBack(t *testing.T) {
 
 // An insert under way holds the key: the second one waits, finds the row, which its first snapshot does not show, and says so.
 func TestInsertWaitsForInsert(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	a, b, setup := d.Conn(t), d.Conn(t), d.Conn(t)
@@ -146,6 +150,7 @@ func TestInsertWaitsForInsert(t *testing.T) {
 
 // What an insert cleared away is back when it is rolled back, to a savepoint too.
 func TestRolledBackInsertLeavesTheTombstone(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; SELECT pglock.fence_row_bury('invoices', ROW(1), 'billing', 0, 7)`)
 	ctx := bounded(t)
@@ -169,6 +174,7 @@ func TestRolledBackInsertLeavesTheTombstone(t *testing.T) {
 
 // A delete that runs while the row is being inserted comes before it: there is no row, and it leaves nothing behind.
 func TestDeleteBeforeAnInsertIsCommittedFindsNoRow(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	ctx := bounded(t)
@@ -183,6 +189,7 @@ func TestDeleteBeforeAnInsertIsCommittedFindsNoRow(t *testing.T) {
 
 // A row that plain SQL replaces is another row to PostgreSQL: whoever waited for the old one must look again.
 func TestRowThatWasReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	for _, late := range []string{"Update", "Delete"} {
@@ -208,6 +215,7 @@ func TestRowThatWasReplacedMeanwhile(t *testing.T) {
 
 // Upsert and delete of one key lock in one order, whoever comes first to a row that somebody holds.
 func TestUpsertAndDeleteDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	a, b, x := d.Conn(t), d.Conn(t), d.Conn(t)

@@ -30,6 +30,7 @@ func lastOf(t *testing.T, d *pgtest.Database) int64 {
 
 // A later grant waits for an earlier one's open transaction, and goes on when that has ended, either way.
 func TestLaterGrantWaits(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	a, b := d.Conn(t), d.Conn(t)
 	for i, end := range []func(*testing.T, pgx.Tx){commit, rollback, commit} {
@@ -51,6 +52,7 @@ func TestLaterGrantWaits(t *testing.T) {
 
 // An earlier grant compares with what the one it waited for has left.
 func TestEarlierGrantThatWaited(t *testing.T) {
+	t.Parallel()
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			d := pgtest.DB(t)
@@ -75,6 +77,7 @@ func TestEarlierGrantThatWaited(t *testing.T) {
 
 // At no isolation level does an old snapshot decide: the same grant, a new one, and the first one ever.
 func TestOldSnapshotNeverPasses(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	conn, late := d.Conn(t), d.Conn(t)
@@ -101,6 +104,7 @@ func TestOldSnapshotNeverPasses(t *testing.T) {
 
 // One grant may have several transactions open at once; a later one waits for all of them.
 func TestSameGrantPassesSideBySide(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	a, b, c := d.Conn(t), d.Conn(t), d.Conn(t)
 	for _, level := range levels {
@@ -126,6 +130,7 @@ func TestSameGrantPassesSideBySide(t *testing.T) {
 
 // A fence that was raised under a savepoint goes with it.
 func TestRaiseUnderASavepoint(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	tx, err := d.Conn(t).Begin(t.Context())
 	if err != nil {
@@ -142,6 +147,7 @@ func TestRaiseUnderASavepoint(t *testing.T) {
 }
 
 func TestResourceBelongsToOneLock(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	conn := d.Conn(t)
 	ctx := t.Context()
@@ -170,6 +176,7 @@ func aLease(t *testing.T, d *pgtest.Database, token fence.Token) {
 }
 
 func TestTokenThatWasNeverGranted(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1)`)
 	conn := d.Conn(t)
@@ -199,6 +206,7 @@ const highestFloor fence.Token = 6755399441055744
 
 // The data may be in another database than the locks, whose tokens need not follow the clock.
 func TestLiveWritePassesAfterTheFloorWasRaised(t *testing.T) {
+	t.Parallel()
 	locks, data := pgtest.DB(t), pgtest.DB(t)
 	data.Exec(t, createInvoices)
 	ctx, conn := t.Context(), data.Conn(t)
@@ -214,6 +222,7 @@ func TestLiveWritePassesAfterTheFloorWasRaised(t *testing.T) {
 
 // A made-up token that cannot be told from a granted one shuts a fence until the owner of the locks raises the floor.
 func TestRaisedFloorOpensAFenceThatAMadeUpTokenShut(t *testing.T) {
+	t.Parallel()
 	locks, data := pgtest.DB(t), pgtest.DB(t)
 	ctx, conn := t.Context(), data.Conn(t)
 	commit(t, raised(t, conn, pgx.ReadCommitted, grant(highestFloor+1<<21)))
@@ -224,6 +233,7 @@ func TestRaisedFloorOpensAFenceThatAMadeUpTokenShut(t *testing.T) {
 
 // The grant may be later than the snapshot. That is no reason to call it made up.
 func TestGrantAfterTheSnapshotIsNotCalledMadeUp(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	aLease(t, d, 50)
@@ -242,6 +252,7 @@ func TestGrantAfterTheSnapshotIsNotCalledMadeUp(t *testing.T) {
 
 // The resource has seen more than this lock service has ever drawn.
 func TestLockServiceThatLostItsMemory(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	conn := d.Conn(t)
 	commit(t, raised(t, conn, pgx.ReadCommitted, grant(100)))

@@ -26,6 +26,7 @@ var verbs = map[string]func(context.Context, fence.DB, fence.Grant, ...fence.Opt
 
 // Every verb, under token 7, on every state that a row can be in.
 func TestVerbs(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	pool, setup := d.Pool(t), d.Conn(t)

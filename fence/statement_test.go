@@ -25,6 +25,7 @@ func (r *recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row 
 // One text for each set of columns, whatever the values: connections remember what they know of a text. Values and names
 // travel apart, and names are quoted.
 func TestStatementText(t *testing.T) {
+	t.Parallel()
 	table := fence.Table{Name: `Billing."In""voices"`, Key: []string{"b", "a"}}
 	texts := map[string]bool{}
 	for n := range 20 {

@@ -13,6 +13,7 @@ import (
 
 // pglock ends the lease in a handler of its own. One that is added must not take its place.
 func TestEveryStaleHandlerIsCalledTheEarlierFirst(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 9)`)
 	conn := d.Conn(t)

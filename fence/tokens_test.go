@@ -13,6 +13,7 @@ import (
 
 // Many writers with random tokens and verbs, at every isolation level: the tokens that were let in never go down.
 func TestTokensNeverGoDown(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`;
 		CREATE TABLE log (n bigserial, token bigint);

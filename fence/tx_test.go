@@ -19,6 +19,7 @@ func pay(tx pgx.Tx) error {
 }
 
 func TestTxCommitsUnderTheFence(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	pool := d.Pool(t)
@@ -38,6 +39,7 @@ func TestTxCommitsUnderTheFence(t *testing.T) {
 }
 
 func TestTxRollsBack(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	conn := d.Conn(t)
@@ -81,6 +83,7 @@ func TestTxRollsBack(t *testing.T) {
 
 // The connection is the caller's, and stays usable.
 func TestTxWhoseContextEndsInF(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	conn := d.Conn(t)
@@ -99,6 +102,7 @@ func TestTxWhoseContextEndsInF(t *testing.T) {
 
 // Where f swallows that its ctx ended, the commit is never sent: that outcome is known.
 func TestCommitThatWasNeverSentIsKnown(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := fence.Tx(ctx, d.Conn(t), grant(5), "report", func(pgx.Tx) error { cancel(); return nil })
@@ -108,6 +112,7 @@ func TestCommitThatWasNeverSentIsKnown(t *testing.T) {
 }
 
 func TestTxIsolation(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	conn := d.Conn(t)
 	for _, level := range append(levels, pgx.ReadUncommitted) {
@@ -123,6 +128,7 @@ func TestTxIsolation(t *testing.T) {
 
 // Rows may be fenced inside a fenced transaction; what they refuse does not commit.
 func TestRowFenceInsideTx(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 9)`)
 	reports := 0
@@ -138,6 +144,7 @@ func TestRowFenceInsideTx(t *testing.T) {
 
 // A refusal at the commit is an answer; a connection that breaks there is none.
 func TestCommitWithoutAnAnswerIsUnknown(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices+`; CREATE TABLE paid (id int REFERENCES invoices DEFERRABLE INITIALLY DEFERRED)`)
 	err := fence.Tx(t.Context(), d.Conn(t), grant(5), "report", func(tx pgx.Tx) error {
@@ -176,6 +183,7 @@ func TestCommitWithoutAnAnswerIsUnknown(t *testing.T) {
 
 // A lost reply of a row write is settled by sending it again.
 func TestLostReplyOfARowWrite(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, createInvoices)
 	proxy := pgtest.NewProxy(t, d)

@@ -11,6 +11,7 @@ import (
 
 // Locks are not acquired in a transaction of the caller's: one that is open changes no answer, and is left alone.
 func TestAnOpenTransactionOfTheCallerIsNeitherUsedNorTouched(t *testing.T) {
+	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()

@@ -30,6 +30,7 @@ func skewed(t *testing.T, d *pgtest.Database, by time.Duration) *Client {
 var skews = map[string]time.Duration{"an hour fast": time.Hour, "an hour slow": -time.Hour, "ten years fast": 10 * 8766 * time.Hour}
 
 func TestAWrongClockTakesNoLiveLock(t *testing.T) {
+	t.Parallel()
 	for what, by := range skews {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -53,6 +54,7 @@ func TestAWrongClockTakesNoLiveLock(t *testing.T) {
 }
 
 func TestAWrongClockNeitherShortensNorStretchesALease(t *testing.T) {
+	t.Parallel()
 	for what, by := range skews {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

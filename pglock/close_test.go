@@ -117,6 +117,7 @@ func TestCloseMayComeAtAnyMoment(t *testing.T) {
 
 // Close is bounded by its ctx, whatever the server does, and says which leases it leaves to their TTL.
 func TestCloseIsBoundedWhenTheServerIsSilent(t *testing.T) {
+	t.Parallel()
 	for what, prepare := range map[string]func(t *testing.T, p *pgtest.Proxy, c *pglock.Client){
 		"silent":            func(_ *testing.T, p *pgtest.Proxy, _ *pglock.Client) { p.Stall(pgtest.Both) },
 		"gone":              func(_ *testing.T, p *pgtest.Proxy, _ *pglock.Client) { p.Refuse(true); p.Cut() },

@@ -14,6 +14,7 @@ import (
 var errWork = errors.New("the work failed")
 
 func TestDoRunsUnderTheLockAndReleasesIt(t *testing.T) {
+	t.Parallel()
 	for what, want := range map[string]error{"success": nil, "failure": errWork} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -39,6 +40,7 @@ func TestDoRunsUnderTheLockAndReleasesIt(t *testing.T) {
 }
 
 func TestDoTellsTheLossAndTheFailureApart(t *testing.T) {
+	t.Parallel()
 	for what, answer := range map[string]error{"f succeeds all the same": nil, "f fails": errWork} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +103,7 @@ func TestDoRenewsUntilTheWorkHasWoundDown(t *testing.T) {
 }
 
 func TestDoReleasesWhenTheWorkPanicsOrExits(t *testing.T) {
+	t.Parallel()
 	for what, end := range map[string]func(){
 		"panic":        func() { panic(errWork) },
 		"Goexit":       runtime.Goexit,

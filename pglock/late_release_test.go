@@ -58,6 +58,7 @@ func eachSuccession(t *testing.T, f func(t *testing.T, d *pgtest.Database, forme
 }
 
 func TestALateReleaseNeverTouchesTheNextHolder(t *testing.T) {
+	t.Parallel()
 	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease) {
 		before := row(t, d, "a")
 		err := former.Release(soon(t))
@@ -72,6 +73,7 @@ func TestALateReleaseNeverTouchesTheNextHolder(t *testing.T) {
 }
 
 func TestALateRenewalNeverTakesTheLockBack(t *testing.T) {
+	t.Parallel()
 	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease) {
 		before := row(t, d, "a")
 		wantErr(t, "Renew", former.Renew(soon(t)), pglock.ErrLost)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestHoldAtLeastKeepsOthersAwayAfterTheRelease(t *testing.T) {
+	t.Parallel()
 	for ending, end := range map[string]func(*testing.T, *pgtest.Database, *pglock.Lease){
 		"released": func(t *testing.T, _ *pgtest.Database, l *pglock.Lease) { release(t, l) },
 		"expired": func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) {

@@ -17,6 +17,7 @@ func passes(t *testing.T, d *pgtest.Database, long time.Duration) {
 }
 
 func TestAcquireWaitsThroughAnOutage(t *testing.T) {
+	t.Parallel()
 	for what, start := range map[string]struct {
 		connected bool
 		fault     func(p *pgtest.Proxy)

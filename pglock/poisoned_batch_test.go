@@ -23,6 +23,7 @@ func poison(t *testing.T, d *pgtest.Database, state, when string) {
 
 // Callers share a round trip, and one whose value the server refuses does not spoil it for the others.
 func TestARefusedValueSpoilsOnlyItsOwnCall(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"22003", "22P02", "54000"} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
@@ -53,6 +54,7 @@ func TestARefusedValueSpoilsOnlyItsOwnCall(t *testing.T) {
 }
 
 func TestARefusedReleaseSpoilsNoOther(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"22003", "54000", "P0001"} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()

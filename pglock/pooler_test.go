@@ -90,6 +90,7 @@ var poolers = map[string][]string{
 }
 
 func TestLocksWorkBehindATransactionPooler(t *testing.T) {
+	t.Parallel()
 	for what, settings := range poolers {
 		for role, setup := range map[string]string{
 			"":              ``,

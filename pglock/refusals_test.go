@@ -31,6 +31,7 @@ func relations(t *testing.T, d *pgtest.Database) string {
 }
 
 func TestAMissingSchemaIsToldAtOnceAndNotMade(t *testing.T) {
+	t.Parallel()
 	for what, sql := range map[string]string{
 		"never migrated":    `DROP SCHEMA pglock CASCADE`,
 		"no table":          `DROP TABLE pglock.leases CASCADE`,
@@ -135,6 +136,7 @@ func TestAWrongPasswordOrRoleIsToldAtOnce(t *testing.T) {
 }
 
 func TestASchemaOfAnyNameWorks(t *testing.T) {
+	t.Parallel()
 	for _, schema := range []string{"public", "Odd Name", `qu"ote`, "a.b", "pglock.x", "select", "é", strings.Repeat("s", 63), "$1", "100%"} {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()

@@ -30,6 +30,7 @@ func TestAReleaseFreesTheLockThoughARenewalIsInFlight(t *testing.T) {
 }
 
 func TestAReleaseOutlastsALockOnItsRow(t *testing.T) {
+	t.Parallel()
 	for _, strength := range []string{"SHARE", "NO KEY UPDATE", "UPDATE"} {
 		t.Run(strength, func(t *testing.T) {
 			t.Parallel()

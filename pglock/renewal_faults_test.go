@@ -29,6 +29,7 @@ func stillHeld(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
 
 // The server answers two renewals with an error, and grants the third.
 func TestTwoFailedRenewalsAreNoLoss(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"40001", "40P01", "55P03", "57014", "53200", "53300", "57P03", "XX000", "P0001", "22003", "25006", "08006"} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
@@ -53,6 +54,7 @@ func TestTwoFailedRenewalsAreNoLoss(t *testing.T) {
 
 // The connection fails under two renewals.
 func TestABrokenRenewalConnectionIsNoLoss(t *testing.T) {
+	t.Parallel()
 	for what, fault := range map[string]func(t *testing.T, d *pgtest.Database, p *pgtest.Proxy){
 		"reset": func(_ *testing.T, _ *pgtest.Database, p *pgtest.Proxy) { p.Cut() },
 		"reply lost": func(t *testing.T, _ *pgtest.Database, p *pgtest.Proxy) {

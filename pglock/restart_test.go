@@ -24,6 +24,7 @@ func heldBack(t *testing.T, c *pglock.Client, name string, atMost time.Duration)
 }
 
 func TestNewGrantsAreHeldBackAfterARestartAndLeasesLiveOn(t *testing.T) {
+	t.Parallel()
 	for what, mode := range map[string]pgtemp.Mode{"orderly": pgtemp.Fast, "crash": pgtemp.Immediate} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

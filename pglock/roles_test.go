@@ -39,6 +39,7 @@ const hijack = `CREATE SCHEMA evil;
 	GRANT USAGE ON SCHEMA evil TO PUBLIC; GRANT ALL ON ALL TABLES IN SCHEMA evil TO PUBLIC;`
 
 func TestSettingsOfTheRoleCostNoLease(t *testing.T) {
+	t.Parallel()
 	for what, settings := range roleSettings {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -50,8 +51,7 @@ func TestSettingsOfTheRoleCostNoLease(t *testing.T) {
 				d.Exec(t, fmt.Sprintf(`ALTER ROLE %s IN DATABASE %s SET %s`, role, d.Name, s))
 			}
 			p := pgtest.NewProxy(t, d)
-			u := *d
-			u.URL = p.URL()
+			u := pgtest.Database{URL: p.URL()}
 			c := open(t, u.URLAs(role), pglock.Config{RenewEvery: 300 * time.Millisecond})
 			l, err := c.Acquire(soon(t), "a")
 			if err != nil {

@@ -73,6 +73,7 @@ func TestAThousandWaitersInOneProcessTakeTurns(t *testing.T) {
 }
 
 func TestAPoolWithoutAFreeConnectionCostsNoLease(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	for _, size := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d connections", size), func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	stressHosts          = 4 // each with a network of its own, so that one is cut off while another takes over
-	stressClientsPerHost = 8
+	stressHosts          = 16 // each with a network of its own, so that one is cut off while another takes over
+	stressClientsPerHost = 2
 	stressStall          = 500 * time.Millisecond // the longest
 	stressExtra          = 90 * time.Second       // how much longer a slow machine may take to see enough
 )
@@ -141,21 +141,21 @@ func (s *stress) await(grants int) {
 func (s *stress) disturb(t *testing.T, length time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
-		s.await(2 + s.rand.IntN(12))
+		s.await(2 + s.rand.IntN(16))
 		host := s.hosts[s.rand.IntN(len(s.hosts))]
 		name := stressNames[s.rand.IntN(len(stressNames))]
 		switch p := s.rand.IntN(100); {
-		case p < 35:
+		case p < 45:
 			host.proxy.Cut()
 			s.cuts++
-		case p < 55:
+		case p < 60:
 			host.proxy.LoseNextReply(name) // an argument of every call that is about it
 			s.lostReplies++
 		case p < 75:
 			host.proxy.Stall(pgtest.Direction(s.rand.IntN(3)))
 			time.AfterFunc(between(s.rand, 50*time.Millisecond, stressStall), host.proxy.Resume)
 			s.stalls++
-		case p < 90:
+		case p < 88:
 			s.kills += s.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND pid % 3 = $2`,
 				host.name, s.rand.IntN(3))
 		case p < 97:

@@ -60,13 +60,13 @@ func (w *stressWorker) run(ctx context.Context) {
 
 // live is the life of one client. It may end while it holds a lock.
 func (w *stressWorker) live(ctx context.Context, owner string) {
-	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, pglock.MinTTL, 400*time.Millisecond)})
+	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, 2*pglock.MinTTL, 600*time.Millisecond)})
 	if err != nil {
 		w.t.Error(err)
 		return
 	}
 	w.client = c
-	for range 1 + w.rand.IntN(100) {
+	for range 1 + w.rand.IntN(200) {
 		if ctx.Err() != nil {
 			break
 		}

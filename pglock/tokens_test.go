@@ -46,6 +46,7 @@ func TestTokensRiseOverAllAcquisitionsOfAllClients(t *testing.T) {
 
 // However a grant ended, the next one has a greater token, for the same owner too.
 func TestTokensRiseHoweverTheLastGrantEnded(t *testing.T) {
+	t.Parallel()
 	for ending, end := range map[string]func(t *testing.T, d *pgtest.Database, l *pglock.Lease){
 		"released":    func(t *testing.T, _ *pgtest.Database, l *pglock.Lease) { release(t, l) },
 		"expired":     func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Age(t, "a", pglock.DefaultTTL) },

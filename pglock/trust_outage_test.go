@@ -10,6 +10,7 @@ import (
 
 // However the database goes away, the holder is told while nobody else can have the lock yet, with no answer needed.
 func TestALeaseEndsBeforeItsTTLWhenTheDatabaseIsGone(t *testing.T) {
+	t.Parallel()
 	for what, fault := range map[string]func(p *pgtest.Proxy){
 		"cut and refused":   func(p *pgtest.Proxy) { p.Refuse(true); p.Cut() },
 		"silent":            func(p *pgtest.Proxy) { p.Stall(pgtest.Both) },

@@ -26,6 +26,7 @@ func TestAnImpossibleTTLIsRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestATTLAboveTheCapIsRefusedWithTheCapAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	for _, ttl := range []time.Duration{30*time.Second + time.Microsecond, time.Hour, 366 * 24 * time.Hour, math.MaxInt64 - 1, math.MaxInt64} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			t.Parallel()

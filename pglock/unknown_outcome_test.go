@@ -29,6 +29,7 @@ func ways(c *pglock.Client) map[string]func(ctx context.Context) (*pglock.Lease,
 
 // Whatever gets lost, the caller has one grant in the end, and the database has no other.
 func TestALostAnswerIsSettledAsOneGrant(t *testing.T) {
+	t.Parallel()
 	for what, lay := range map[string]func(p *pgtest.Proxy) []<-chan struct{}{
 		"reply":   func(p *pgtest.Proxy) []<-chan struct{} { return []<-chan struct{}{p.LoseNextReply(lockName)} },
 		"request": func(p *pgtest.Proxy) []<-chan struct{} { return []<-chan struct{}{p.LoseNextRequest(lockName)} },
@@ -68,6 +69,7 @@ func TestALostAnswerIsSettledAsOneGrant(t *testing.T) {
 
 // A call that came back with an error leaves no lease behind, though its grant was on the way.
 func TestAGrantWhoseCallerHasGoneIsGivenBack(t *testing.T) {
+	t.Parallel()
 	for _, way := range []string{"TryAcquire", "Acquire"} {
 		for what, fault := range map[string]func(p *pgtest.Proxy){
 			"the reply comes later": func(p *pgtest.Proxy) { p.Resume() },
@@ -126,6 +128,7 @@ func TestAnAcquisitionSurvivesTheEndOfItsBackend(t *testing.T) {
 }
 
 func TestALostAnswerToAReleaseIsSettled(t *testing.T) {
+	t.Parallel()
 	for what, lay := range map[string]func(p *pgtest.Proxy) <-chan struct{}{
 		"reply":   func(p *pgtest.Proxy) <-chan struct{} { return p.LoseNextReply(lockName) },
 		"request": func(p *pgtest.Proxy) <-chan struct{} { return p.LoseNextRequest(lockName) },

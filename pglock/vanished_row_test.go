@@ -22,6 +22,7 @@ var vanishing = map[string]struct {
 }
 
 func TestALeaseWhoseRowIsGoneIsLostAndNeverMadeAnew(t *testing.T) {
+	t.Parallel()
 	for what, v := range vanishing {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -39,6 +40,7 @@ func TestALeaseWhoseRowIsGoneIsLostAndNeverMadeAnew(t *testing.T) {
 }
 
 func TestALockWhoseRowWasDeletedCanBeTakenByTheSameClient(t *testing.T) {
+	t.Parallel()
 	for _, sql := range []string{`DELETE FROM pglock.leases`, `TRUNCATE pglock.leases`} {
 		t.Run(sql, func(t *testing.T) {
 			t.Parallel()

@@ -24,6 +24,7 @@ func waiter(t *testing.T, d *pgtest.Database) *pglock.Client {
 
 // However long the wait was, and whatever it was for, the lease begins when it is granted.
 func TestALeaseIsCountedFromItsGrantNotFromTheWait(t *testing.T) {
+	t.Parallel()
 	const ttl, wait = 3 * time.Second, time.Second
 	end := func(sql string) func(*testing.T, *pgtest.Database) func() {
 		return func(t *testing.T, d *pgtest.Database) func() {
@@ -80,6 +81,7 @@ func TestALeaseIsCountedFromItsGrantNotFromTheWait(t *testing.T) {
 }
 
 func TestALockedRowIsHeldAndNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	for _, strength := range []string{"KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"} {
 		t.Run(strength, func(t *testing.T) {
 			t.Parallel()

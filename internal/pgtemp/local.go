@@ -70,6 +70,8 @@ func settings(o Options) map[string]string {
 		"shared_buffers":  "32MB",
 		"max_wal_size":    "256MB",
 
+		"autovacuum_naptime": "10min", // a visit to each of hundreds of databases costs more than it gains them
+
 		// what a standby needs
 		"wal_level":       "replica",
 		"max_wal_senders": "10",

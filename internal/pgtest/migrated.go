@@ -34,7 +34,9 @@ func Copy(t testing.TB) *Database {
 
 // newMigrated makes a migrated database and leaves nobody connected to it: a database in use cannot be copied.
 func newMigrated(s *pgtemp.Server, name string) error {
-	if err := create(s, name, "template1"); err != nil {
+	admin := session{url: s.URL("postgres")}
+	defer admin.close()
+	if err := admin.do(create(name, "template1")); err != nil {
 		return err
 	}
 	return migrate(s.URL(name))
@@ -61,7 +63,7 @@ func (d *Database) ownGuard(t testing.TB) {
 // Age moves a lock's past further into the past, instead of waiting: what was to end within by is over now.
 func (d *Database) Age(t testing.TB, lock string, by time.Duration) {
 	t.Helper()
-	on(t, d.URL, func(ctx context.Context, conn *pgx.Conn) error {
+	d.do(t, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `UPDATE pglock.leases
 			SET granted_at = granted_at - $2::interval, expires_at = expires_at - $2::interval, not_before = not_before - $2::interval
 			WHERE name = $1`, lock, by)

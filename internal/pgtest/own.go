@@ -26,6 +26,7 @@ func OwnServer(t testing.TB, o pgtemp.Options) (*pgtemp.Server, *Database) {
 	}
 	stopAtEnd(t, s)
 	d := at(s, "app")
+	t.Cleanup(d.session.close)
 	if err := newMigrated(s, d.Name); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -45,6 +46,7 @@ func Standby(t testing.TB) (primary, standby *Database) {
 	}
 	stopAtEnd(t, second)
 	standby = at(second, primary.Name)
+	t.Cleanup(standby.session.close)
 	standby.WaitReplayed(t, primary)
 	return primary, standby
 }
@@ -53,7 +55,7 @@ func Standby(t testing.TB) (primary, standby *Database) {
 func (d *Database) WaitReplayed(t testing.TB, primary *Database) {
 	t.Helper()
 	var end string
-	on(t, primary.URL, func(ctx context.Context, conn *pgx.Conn) error {
+	primary.do(t, func(ctx context.Context, conn *pgx.Conn) error {
 		// Where commits are not flushed one by one, they are not sent either. This one is, and all before it.
 		_, err := conn.Exec(ctx, `SET synchronous_commit = local; SELECT pg_logical_emit_message(true, 'pgtest', '')`)
 		if err != nil {

@@ -67,6 +67,7 @@ type sharedServer struct {
 	template    string
 	serverErr   error
 	templateErr error
+	admin       session // to the server's own database
 }
 
 // get starts the server when it is needed first. What failed once is not tried again: every test would wait as long.
@@ -78,6 +79,9 @@ func (s *sharedServer) get(t testing.TB) *pgtemp.Server {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute) // a container may have to be fetched
 		defer cancel()
 		s.server, s.serverErr = pgtemp.Start(ctx, pgtemp.Options{})
+		if s.serverErr == nil {
+			s.admin.url = s.server.URL("postgres")
+		}
 	}
 	if s.serverErr != nil {
 		t.Fatal(s.serverErr)
@@ -105,8 +109,9 @@ func (s *sharedServer) stop() error {
 	}
 	var err error
 	if s.template != "" && !s.server.Local() {
-		err = drop(s.server, s.template)
+		err = s.admin.do(drop(s.template))
 	}
+	s.admin.close()
 	return errors.Join(err, s.server.Stop())
 }
 

@@ -25,7 +25,7 @@ func (d *Database) WaitFor(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	on(t, d.URL, func(ctx context.Context, conn *pgx.Conn) error {
+	d.do(t, func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		for {
