@@ -60,7 +60,7 @@ func (w *stressWorker) run(ctx context.Context) {
 
 // live is the life of one client. It may end while it holds a lock.
 func (w *stressWorker) live(ctx context.Context, owner string) {
-	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, 2*pglock.MinTTL, 600*time.Millisecond)})
+	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, 2*pglock.MinTTL, 500*time.Millisecond)})
 	if err != nil {
 		w.t.Error(err)
 		return
@@ -84,9 +84,9 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 	}
 }
 
-// turn takes a lock and works under it. One holder in six pays no attention to its lease.
+// turn takes a lock and works under it. One holder in ten pays no attention to its lease.
 func (w *stressWorker) turn(ctx context.Context, owner string) {
-	careless := w.rand.IntN(6) == 0
+	careless := w.rand.IntN(10) == 0
 	var opts []pglock.Option
 	if careless {
 		opts = append(opts, pglock.NoRenewal(), pglock.TTL(pglock.MinTTL+time.Duration(w.rand.IntN(50))*time.Millisecond))
@@ -105,7 +105,7 @@ func (w *stressWorker) turn(ctx context.Context, owner string) {
 		<-l.Done()
 		w.pause(ctx, 0, 150*time.Millisecond) // while others are granted the lock, and write
 		w.write(ctx, g, owner)
-	case w.rand.IntN(4) == 0:
+	case w.rand.IntN(8) == 0:
 		w.pause(l.Context(), 20*time.Millisecond, 300*time.Millisecond) // renewals carry it
 		w.write(ctx, g, owner)
 	default:

@@ -80,7 +80,7 @@ func (s *sharedServer) get(t testing.TB) *pgtemp.Server {
 		defer cancel()
 		s.server, s.serverErr = pgtemp.Start(ctx, pgtemp.Options{})
 		if s.serverErr == nil {
-			s.admin.url = s.server.URL("postgres")
+			s.admin.url, s.admin.queues = s.server.URL("postgres"), true
 		}
 	}
 	if s.serverErr != nil {

@@ -9,9 +9,10 @@ import (
 )
 
 // A session runs statements of the superuser, each as if over a connection of its own. It keeps one, since to start a
-// backend costs more than most statements, and makes another when that one is busy or broken.
+// backend costs more than most statements, and makes another when that one is broken or, unless it queues, busy.
 type session struct {
-	url string
+	url    string
+	queues bool // nobody waits for long
 
 	mu   sync.Mutex
 	conn *pgx.Conn // nil before the first use
@@ -21,7 +22,9 @@ type session struct {
 func (s *session) do(f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if !s.mu.TryLock() { // busy, perhaps for as long as f of another goroutine waits for this one
+	if s.queues {
+		s.mu.Lock()
+	} else if !s.mu.TryLock() { // busy, perhaps for as long as f of another goroutine waits for this one
 		conn, err := s.connect(ctx)
 		if err != nil {
 			return err
