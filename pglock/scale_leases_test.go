@@ -50,7 +50,6 @@ const (
 )
 
 func TestTenThousandLeasesRenewInOneStatement(t *testing.T) {
-	t.Parallel()
 	d := pgtest.DB(t)
 	p := pgtest.NewProxy(t, d)
 	c := open(t, p.URL(), pglock.Config{TTL: manyTTL})

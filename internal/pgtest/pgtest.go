@@ -37,12 +37,12 @@ const ryuk = "github.com/testcontainers/testcontainers-go.(*Reaper).connect.func
 
 // Main runs the tests of a package, stops the shared server, fails on goroutines that are left, and exits.
 //
-// Tests of a database wait most of their time, so at least four run at once, also where there are fewer
+// Tests of a database wait most of their time, so at least six run at once, also where there are fewer
 // processors.
 func Main(m *testing.M) {
 	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) && runtime.GOMAXPROCS(0) < 4 {
-		flag.Set("test.parallel", "4") //nolint:errcheck // it is a number
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) && runtime.GOMAXPROCS(0) < 6 {
+		flag.Set("test.parallel", "6") //nolint:errcheck // it is a number
 	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
