@@ -98,9 +98,9 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 
 // Close ends every lease of the client with ErrClosed, releases them all in one statement, and waits for everything that the
 // client has running: afterwards no goroutine and no connection of it is left. Calls that wait for a lock return ErrClosed.
-// It blocks until the database has confirmed, at most until ctx ends (a second, if it had ended before); leases whose release was not confirmed by then are named
-// by an error that matches ErrNotReleased, and end by themselves at the end of their TTL. Closing again waits for the first
-// Close, at most until its own ctx ends, and answers the same.
+// It blocks until the database has confirmed, at most until ctx ends (a second, if it had ended before); leases whose release
+// was not confirmed by then are named by an error that matches ErrNotReleased, and end by themselves at the end of their TTL.
+// Closing again waits for the first Close, at most until its own ctx ends, and answers the same.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	again := c.closing.Err() != nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -126,6 +127,20 @@ func TestCloseIsBoundedWhenTheServerIsSilent(t *testing.T) {
 			p.Stall(pgtest.Both)
 			acquiring(t.Context(), c, "another")
 		},
+		"silent after a look": func(t *testing.T, p *pgtest.Proxy, c *pglock.Client) {
+			_, err := c.Inspect(soon(t), "a")
+			wantErr(t, "Inspect", err, nil)
+			p.Stall(pgtest.Both)
+		},
+		"silent in a look that was given up": func(t *testing.T, p *pgtest.Proxy, c *pglock.Client) {
+			_, err := c.Inspect(soon(t), "a")
+			wantErr(t, "Inspect", err, nil)
+			p.Stall(pgtest.Both)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, err = c.Inspect(ctx, "a")
+			wantErr(t, "Inspect of a silent server", err, context.DeadlineExceeded)
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -145,6 +160,27 @@ func TestCloseIsBoundedWhenTheServerIsSilent(t *testing.T) {
 				t.Errorf("Close again = %v, want the same", again)
 			}
 		})
+	}
+}
+
+// A release whose caller has gone goes on until Close. If Close cannot confirm it either, it must not be silent about it.
+func TestCloseNamesAReleaseThatIsStillOnItsWay(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	p := pgtest.NewProxy(t, d)
+	c := unclosed(t, p.URL(), pglock.Config{})
+	l := take(t, c, "on its way")
+	p.Stall(pgtest.Both)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantErr(t, "Release", l.Release(over), pglock.ErrNotReleased)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := happens(t, "Close returns", async(func() error { return c.Close(ctx) }))
+	wantErr(t, "Close", err, pglock.ErrNotReleased)
+	if err != nil && !strings.Contains(err.Error(), `"on its way"`) {
+		t.Errorf("Close = %v, which does not name the lock", err)
 	}
 }
 

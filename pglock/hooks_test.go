@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
@@ -46,5 +47,62 @@ func TestAHooksErrorIsToldAsItIs(t *testing.T) {
 		if n := connects.Load(); n != 1 {
 			t.Errorf("a hook with %s: %d connections for one try", code, n)
 		}
+	}
+}
+
+// One refused login, as while a password is being changed, is not the end of a release.
+func TestAReleaseIsTriedAgainAfterARefusedLogin(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	pc, err := pgxpool.ParseConfig(with(t, d.URL, "application_name", "releasing"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refusals atomic.Int32
+	pc.AfterConnect = func(context.Context, *pgx.Conn) error {
+		if refusals.Add(-1) >= 0 {
+			return &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c, err := pglock.New(pool, pglock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { wantErr(t, "Close", c.Close(soon(t)), nil) })
+	l := take(t, c, "a", pglock.NoRenewal(), pglock.TTL(30*time.Second)) // the line of the releases is the one to connect again
+	refusals.Store(1)
+	if n := d.KillBackends(t, `application_name = 'releasing'`); n == 0 {
+		t.Fatal("there was no connection to break")
+	}
+
+	if err := l.Release(soon(t)); err != nil {
+		wantErr(t, "Release", err, pglock.ErrNotReleased)
+	}
+	d.WaitFor(t, isFree, "a")
+	if refusals.Load() >= 0 {
+		t.Error("no login was refused: nothing was tested")
+	}
+}
+
+// A commit that comes with a warning of a trigger or an extension is as good as any. (The one warning that means something is
+// tried in TestACancelledWaitForAStandbyIsNoGrant.)
+func TestAWarningOfSomebodyElseIsNoDoubt(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `
+		CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'beware'; RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER warn AFTER INSERT OR UPDATE ON pglock.leases DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION warn()`)
+	c := client(t, d)
+	for range 2 { // a row that is new, and one that was there
+		l := take(t, c, "a")
+		wantErr(t, "Renew", l.Renew(soon(t)), nil)
+		release(t, l)
 	}
 }
