@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -93,6 +94,7 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
 	rc.MaxConnIdleTime = idleAfter
 	rc.ConnConfig.DialFunc = d.bound(rc.ConnConfig.DialFunc)
+	rc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be in between
 	return pgxpool.NewWithConfig(context.Background(), rc)
 }
 

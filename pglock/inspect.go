@@ -46,12 +46,13 @@ func (c *Client) List(ctx context.Context) ([]Status, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, where string, args ...any) ([]Status, error) {
-	return collect(ctx, c, c.in(inspectSQL)+where, func(row pgx.CollectableRow) (s Status, err error) {
+	status := func(row pgx.CollectableRow) (s Status, err error) {
 		var since, ttl, remaining, freeIn int64
 		err = row.Scan(&s.Name, &s.Slot, &s.Held, &s.Owner, &s.Token, &since, &ttl, &remaining, &freeIn, &s.Metadata)
 		s.Since, s.TTL, s.Remaining, s.FreeIn = time.UnixMicro(since), microseconds(ttl), microseconds(remaining), microseconds(freeIn)
 		return s, err
-	}, args...)
+	}
+	return collect(ctx, c, status, pinTimeouts, statement{sql: c.in(inspectSQL) + where, args: args})
 }
 
 // Prune forgets locks that nobody was granted for idle, and nobody holds, and answers how many. Their tokens are never handed
@@ -62,7 +63,7 @@ func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 		return 0, fmt.Errorf("%w: Prune of names idle for %v", ErrInvalidOption, idle)
 	}
 	for total := 0; ; {
-		n, err := collect(ctx, c, c.in(pruneSQL), pgx.RowTo[int], idle.Microseconds(), pruneChunk)
+		n, err := collect(ctx, c, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(pruneSQL), args: []any{idle.Microseconds(), pruneChunk}})
 		if err != nil || n[0] == 0 {
 			return total, err
 		}
@@ -70,8 +71,8 @@ func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 	}
 }
 
-// collect reads all that a query answers, on a connection of the pool for reads.
-func collect[T any](ctx context.Context, c *Client, sql string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
+// collect reads all that the last of the statements answers, on a connection of the pool for reads. They are one transaction.
+func collect[T any](ctx context.Context, c *Client, row pgx.RowToFunc[T], statements ...statement) ([]T, error) {
 	if !c.enter() {
 		return nil, ErrClosed
 	}
@@ -79,9 +80,17 @@ func collect[T any](ctx context.Context, c *Client, sql string, row pgx.RowToFun
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
-	// Without a prepared statement: a pooler may be in between.
-	rows, _ := c.reads.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...) // CollectRows has the error
-	found, err := pgx.CollectRows(rows, row)
+	var found []T
+	var b pgx.Batch
+	var last *pgx.QueuedQuery
+	for _, st := range statements {
+		last = b.Queue(st.sql, st.args...)
+	}
+	last.Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, row)
+		return err
+	})
+	err := c.reads.SendBatch(ctx, &b).Close()
 	if err != nil && c.closing.Err() != nil {
 		return nil, ErrClosed
 	}

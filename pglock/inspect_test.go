@@ -94,3 +94,27 @@ func TestPruneForgetsIdleLocksOnly(t *testing.T) {
 	_, err = c.Prune(t.Context(), -1)
 	wantErr(t, "Prune(-1)", err, pglock.ErrInvalidOption)
 }
+
+// What a role is set to for the queries of its service must not bound a look, nor a pruning.
+func TestALookIsNotBoundBySettingsForTheService(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := open(t, with(t, d.URL, "statement_timeout", "50", "lock_timeout", "50",
+		"default_transaction_isolation", "serializable", "default_transaction_read_only", "on"), pglock.Config{})
+	release(t, take(t, client(t, d), "a"))
+	_, err := c.Inspect(soon(t), "a") // connects
+	wantErr(t, "Inspect", err, nil)
+	conn := d.Conn(t)
+	if _, err := conn.Exec(t.Context(), `BEGIN; LOCK pglock.leases`); err != nil {
+		t.Fatal(err)
+	}
+	looking := async(func() error { _, err := c.Inspect(soon(t), "a"); return err })
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+		AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '200 ms')`)
+	if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "Inspect", happens(t, "Inspect comes back", looking), nil)
+	_, err = c.Prune(soon(t), 0)
+	wantErr(t, "Prune", err, nil)
+}

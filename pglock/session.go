@@ -108,10 +108,7 @@ func (s *session) mispooled() {
 func (s *session) run(ctx context.Context, statements ...statement) error {
 	s.warned = false
 	if s.pooled {
-		statements = append([]statement{
-			{sql: pinIsolationSQL},
-			{sql: pinTimeoutsSQL, args: []any{milliseconds(statementTimeout), milliseconds(lockTimeout)}},
-		}, statements...)
+		statements = append([]statement{pinIsolation, pinTimeouts}, statements...)
 	}
 	if err := s.send(ctx, statements); err != nil {
 		return err

@@ -32,10 +32,13 @@ FROM pglock.inspect`
 // tells it from a later process with the same number.
 const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid = $1::int AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2::bigint`
 
-// Behind a pooler the session is not ours, so each transaction says what it needs.
-const (
-	pinIsolationSQL = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE`
-	pinTimeoutsSQL  = `SELECT pg_catalog.set_config('statement_timeout', $1::text, true), pg_catalog.set_config('lock_timeout', $2::text, true)`
+// Where the session is not ours, as behind a pooler, each transaction says what it needs.
+var (
+	pinIsolation = statement{sql: `SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE`}
+	pinTimeouts  = statement{
+		sql:  `SELECT pg_catalog.set_config('statement_timeout', $1::text, true), pg_catalog.set_config('lock_timeout', $2::text, true)`,
+		args: []any{milliseconds(statementTimeout), milliseconds(lockTimeout)},
+	}
 )
 
 // in puts a statement into the schema of this client.
