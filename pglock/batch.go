@@ -18,7 +18,7 @@ func (b batch) size() int { return len(b.requests) + len(b.ends) }
 // A connectError comes before anything was sent.
 type connectError struct{ err error }
 
-func (e *connectError) Error() string { return "pglock: connect: " + e.err.Error() }
+func (e *connectError) Error() string { return "connect: " + e.err.Error() }
 func (e *connectError) Unwrap() error { return e.err }
 
 // send makes one attempt, and answers everybody if it committed. What died while it was connecting leaves the batch: another
