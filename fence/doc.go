@@ -19,6 +19,11 @@
 //
 //	err := fence.Tx(ctx, pool, lease.Grant(), "ledger", func(tx pgx.Tx) error { ... })
 //
+// A held transaction ([HeldTx], [Hold]) needs neither tokens nor fences in the data, where that is beside the locks: while it
+// is open nobody else is granted the lock.
+//
+//	err := fence.HeldTx(ctx, pool, lease.Grant(), func(ctx context.Context, tx pgx.Tx) error { ... })
+//
 // # What is promised
 //
 //   - A row that a later token has written or deleted is never written, deleted or brought back by an earlier one through
@@ -27,6 +32,8 @@
 //   - Once a later grant's fenced transaction has committed, no earlier grant's transaction commits under the same resource.
 //     An earlier one that is already open may still commit after the later grant was made, never after the later grant's
 //     first fenced write: that one waits for it.
+//   - A held transaction is committed before any later grant of its lock is made, or not at all. It keeps others away no
+//     longer than its limits, should its process stop.
 //   - No answer rests on an old snapshot: at repeatable read and serializable PostgreSQL's 40001 comes back instead.
 //   - A stale write ends the lease that it was made under (see [Grant.OnStale]).
 //

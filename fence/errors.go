@@ -6,8 +6,8 @@ import (
 )
 
 var (
-	// ErrStale comes when a later token has written what this grant wanted to write: the lock has moved on. Nothing was
-	// written. Drop the lease and stop; no retry can help. It comes as a [*StaleError], which knows both tokens.
+	// ErrStale comes when a later token has written what this grant wanted to write, or, from [HeldTx] and [Hold], when a
+	// later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as a [*StaleError], which knows both tokens.
 	ErrStale = errors.New("stale")
 
 	// ErrBehind comes together with ErrStale when the resource has seen a token that the lock service in its own database
@@ -48,7 +48,15 @@ var (
 	// there. It is the database of the data, which need not be the one of the locks.
 	ErrNotMigrated = errors.New("the fences are not installed")
 
-	// ErrCommitUnknown comes from [Tx] when the connection was lost during the commit: the writes may be there or not. A
+	// ErrExpired comes from [HeldTx] and [Hold] when the lease's time is over in the database, though nobody has been granted
+	// the lock since. Nothing was written. Acquire it again.
+	ErrExpired = errors.New("the lease has expired")
+
+	// ErrElsewhere comes from [HeldTx] and [Hold] when the database that they write to does not know the lock: they need it
+	// beside the data. Where the locks live in another database, use [Tx], which needs no lock but a fence.
+	ErrElsewhere = errors.New("the lock is not in this database")
+
+	// ErrCommitUnknown comes from [Tx] and [HeldTx] when the connection was lost during the commit: the writes may be there or not. A
 	// second Tx of the same grant passes the fence and can look.
 	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
 )

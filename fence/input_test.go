@@ -6,8 +6,10 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/fence"
 )
@@ -51,12 +53,15 @@ func TestBadGrantsAreRefusedBeforeAnySQL(t *testing.T) {
 		}
 		wantErr(t, "Tx with "+name, fence.Tx(t.Context(), db, g, "r", nil), fence.ErrNoToken)
 		wantErr(t, "Raise with "+name, fence.Raise(t.Context(), nil, g, "r"), fence.ErrNoToken)
+		wantErr(t, "HeldTx with "+name, fence.HeldTx(t.Context(), db, g, nil), fence.ErrNoToken)
+		wantErr(t, "Hold with "+name, fence.Hold(t.Context(), nil, g), fence.ErrNoToken)
 	}
 }
 
 func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
 	ctx, db, g := t.Context(), silent{t}, grant(7)
+	held := func(context.Context, pgx.Tx) error { t.Error("it ran"); return nil }
 	table := func(name string, key ...string) fence.Table { return fence.Table{Name: name, Key: key} }
 	for name, err := range map[string]error{
 		"no table":       table("", "id").Update(ctx, db, g, invoice(1, "x")),
@@ -80,15 +85,31 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"delete of more": invoices.Delete(ctx, db, g, invoice(1, "x")),
 		"empty schema":   invoices.Update(ctx, db, g, invoice(1, "x"), fence.Schema("")),
 		"isolation":      invoices.Update(ctx, db, g, invoice(1, "x"), fence.Isolation(pgx.Serializable)),
-		"no resource":    fence.Tx(ctx, db, g, "", nil),
-		"long resource":  fence.Tx(ctx, db, g, strings.Repeat("r", 1025), nil),
-		"NUL resource":   fence.Tx(ctx, db, g, "\x00", nil),
-		"again":          fence.Tx(ctx, db, g, "r", nil, fence.Again()),
-		"level":          fence.Tx(ctx, db, g, "r", nil, fence.Isolation("repeatable read; DROP TABLE invoices; --")),
-		"capitals":       fence.Tx(ctx, db, g, "r", nil, fence.Isolation("SERIALIZABLE")),
-		"no level":       fence.Tx(ctx, db, g, "r", nil, fence.Isolation("")),
+		"no resource":    fence.Tx(ctx, db, g, "", nothing),
+		"long resource":  fence.Tx(ctx, db, g, strings.Repeat("r", 1025), nothing),
+		"NUL resource":   fence.Tx(ctx, db, g, "\x00", nothing),
+		"again":          fence.Tx(ctx, db, g, "r", nothing, fence.Again()),
+		"level":          fence.Tx(ctx, db, g, "r", nothing, fence.Isolation("repeatable read; DROP TABLE invoices; --")),
+		"capitals":       fence.Tx(ctx, db, g, "r", nothing, fence.Isolation("SERIALIZABLE")),
+		"no level":       fence.Tx(ctx, db, g, "r", nothing, fence.Isolation("")),
 		"level of a row": invoices.Update(ctx, db, g, invoice(1, "x"), fence.Isolation("")),
 		"raise again":    fence.Raise(ctx, nil, g, "r", fence.Again()),
+		"no database":    invoices.Update(ctx, nil, g, invoice(1, "x")),
+		"nil pool":       invoices.Update(ctx, (*pgxpool.Pool)(nil), g, invoice(1, "x")),
+		"tx on nil":      fence.Tx(ctx, nil, g, "r", nothing),
+		"tx on nil pool": fence.Tx(ctx, (*pgxpool.Pool)(nil), g, "r", nothing),
+		"tx of nothing":  fence.Tx(ctx, db, g, "r", nil),
+		"raise on nil":   fence.Raise(ctx, nil, g, "r"),
+		"held on nil":    fence.HeldTx(ctx, (*pgxpool.Pool)(nil), g, held),
+		"held nothing":   fence.HeldTx(ctx, db, g, nil),
+		"held again":     fence.HeldTx(ctx, db, g, held, fence.Again()),
+		"held level":     fence.HeldTx(ctx, db, g, held, fence.Isolation("strict")),
+		"held no time":   fence.HeldTx(ctx, db, g, held, fence.Limit(0)),
+		"held long":      fence.HeldTx(ctx, db, g, held, fence.Limit(25*24*time.Hour)),
+		"hold on nil":    fence.Hold(ctx, nil, g),
+		"hold isolated":  fence.Hold(ctx, nil, g, fence.Isolation(pgx.Serializable)),
+		"limit of a tx":  fence.Tx(ctx, db, g, "r", nothing, fence.Limit(time.Second)),
+		"limit of a row": invoices.Update(ctx, db, g, invoice(1, "x"), fence.Limit(time.Second)),
 		"raise isolated": fence.Raise(ctx, nil, g, "r", fence.Isolation(pgx.Serializable)),
 	} {
 		wantErr(t, name, err, fence.ErrInvalid)

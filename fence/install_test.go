@@ -19,7 +19,7 @@ func TestNotMigrated(t *testing.T) {
 	conn := d.Conn(t)
 	check := func() {
 		t.Helper()
-		err := fence.Tx(t.Context(), conn, grant(7), "report", nil)
+		err := fence.Tx(t.Context(), conn, grant(7), "report", nothing)
 		if !errors.Is(err, fence.ErrNotMigrated) || !strings.Contains(err.Error(), "migrations.Up") {
 			t.Errorf("Tx = %v, want ErrNotMigrated", err)
 		}
@@ -75,7 +75,7 @@ func TestSchemaOfAnotherName(t *testing.T) {
 	wantErr(t, "delete", invoices.Delete(ctx, pool, grant(8), key(1), here), nil)
 	wantStale(t, "late insert", invoices.Insert(ctx, pool, grant(7), invoice(1, "x"), here), 8)
 	wantErr(t, "Tx", fence.Tx(ctx, pool, grant(7), "report", func(pgx.Tx) error { return nil }, here), nil)
-	err := fence.Tx(ctx, pool, grant(7), "report", nil)
+	err := fence.Tx(ctx, pool, grant(7), "report", nothing)
 	wantErr(t, "the default schema", err, fence.ErrNotMigrated)
 }
 
@@ -97,7 +97,7 @@ func TestWriterNeedsLittleAndCannotTouchFences(t *testing.T) {
 			t.Errorf("%s without the right = %v, want 42501 and grant_locker", name, err)
 		}
 	}
-	err = fence.Tx(ctx, conn, grant(7), "report", nil)
+	err = fence.Tx(ctx, conn, grant(7), "report", nothing)
 	if sqlState(err) != "42501" || !strings.Contains(err.Error(), "grant_locker") {
 		t.Errorf("Tx without the right = %v, want 42501 and grant_locker", err)
 	}
@@ -147,7 +147,7 @@ func TestHijackedSearchPath(t *testing.T) {
 		CREATE TEMP TABLE fences (relation oid, resource text, name text, slot int, last_token bigint);
 		SET search_path = trap, pg_temp, pg_catalog, public`)
 	wantErr(t, "Tx", fence.Tx(t.Context(), conn, grant(7), "report", func(pgx.Tx) error { return nil }), nil)
-	wantStale(t, "late Tx", fence.Tx(t.Context(), conn, grant(6), "report", nil), 7)
+	wantStale(t, "late Tx", fence.Tx(t.Context(), conn, grant(6), "report", nothing), 7)
 	exec(t, conn, `SELECT pglock.fence_row_lock('public.invoices', ROW(1), 'billing', 0, 7), pglock.fence_row_bury('public.invoices', ROW(1), 'billing', 0, 7)`)
 	if got := tombstones(t, d); got != "7" {
 		t.Errorf("the tombstones are %q, want 7", got)

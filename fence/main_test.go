@@ -112,5 +112,8 @@ func rollback(t *testing.T, tx pgx.Tx) {
 	}
 }
 
+// nothing is what a transaction does that must not run, or need not.
+func nothing(pgx.Tx) error { return nil }
+
 // levels are the isolation levels that PostgreSQL tells apart.
 var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -19,18 +20,50 @@ type config struct {
 	again     bool
 	isolation pgx.TxIsoLevel
 	isolated  bool // isolation was said
+	limit     time.Duration
+	limited   bool // limit was said
+}
+
+// What an option is for. One that means nothing to a call is refused, not ignored.
+type use struct{ again, isolation, limit bool }
+
+var (
+	forRows      = use{again: true}
+	forTx        = use{isolation: true}
+	forCallersTx = use{}
+	forHeldTx    = use{isolation: true, limit: true}
+	forHeldCheck = use{limit: true}
+)
+
+func (c config) refuse(what string, u use) error {
+	switch {
+	case c.again && !u.again:
+		return fmt.Errorf("fence: %s: %w: Again is for rows; a transaction lets the same grant pass", what, ErrInvalid)
+	case c.isolated && !u.isolation:
+		return fmt.Errorf("fence: %s: %w: Isolation is for Tx and HeldTx", what, ErrInvalid)
+	case c.limited && !u.limit:
+		return fmt.Errorf("fence: %s: %w: Limit is for HeldTx and Hold", what, ErrInvalid)
+	}
+	return nil
 }
 
 // isolations are what [Isolation] takes: pgx puts the level into its SQL as it is.
 var isolations = []pgx.TxIsoLevel{pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted}
 
 // Again lets the grant write a row that it has written before. Without it a grant writes a row once, which also refuses a
-// replay of the first write that arrives after the second. It is for the methods of [Table].
+// replay of the first write that arrives after the second. It is for the methods of [Table]; an Insert of what is there is
+// [ErrAlreadyWritten] all the same.
 func Again() Option {
 	return Option{func(c *config) { c.again = true }}
 }
 
-// Isolation makes [Tx] use another isolation level than the connection's default. The fence holds at every one; at
+// Limit bounds a transaction that holds its lock, a minute if it is not said: see [HeldTx]. d is from a millisecond to 24 days;
+// anything else is [ErrInvalid].
+func Limit(d time.Duration) Option {
+	return Option{func(c *config) { c.limit, c.limited = d, true }}
+}
+
+// Isolation makes [Tx] and [HeldTx] use another isolation level than the connection's default. The fence holds at every one; at
 // repeatable read and serializable a transaction that began too early fails with 40001 and can be run again. level is one of
 // pgx's constants; anything else is [ErrInvalid].
 func Isolation(level pgx.TxIsoLevel) Option {
@@ -44,7 +77,7 @@ func Schema(name string) Option {
 }
 
 func resolve(g Grant, opts []Option) (config, error) {
-	c := config{schema: cmp.Or(g.schema, DefaultSchema)}
+	c := config{schema: cmp.Or(g.schema, DefaultSchema), limit: defaultLimit}
 	for _, o := range opts {
 		if o.set != nil { // the zero Option says nothing
 			o.set(&c)
@@ -52,6 +85,9 @@ func resolve(g Grant, opts []Option) (config, error) {
 	}
 	if c.isolated && !slices.Contains(isolations, c.isolation) {
 		return c, fmt.Errorf("fence: %w isolation level %.80q: want one of %q", ErrInvalid, c.isolation, isolations)
+	}
+	if c.limit < time.Millisecond || c.limit > maxLimit {
+		return c, fmt.Errorf("fence: %w limit %v: want %v to %v", ErrInvalid, c.limit, time.Millisecond, maxLimit)
 	}
 	if c.schema == "" || len(c.schema) > 63 || !storable(c.schema) {
 		return c, fmt.Errorf("fence: %w schema name %q: want 1 to 63 bytes of UTF-8 without NUL", ErrInvalid, c.schema)

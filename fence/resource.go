@@ -26,8 +26,11 @@ func Raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, opts ...Opt
 	if err != nil {
 		return err
 	}
-	if cfg.isolated {
-		return fmt.Errorf("fence: %s: %w: Isolation is for Tx", resource, ErrInvalid)
+	if err := cfg.refuse(resource, forCallersTx); err != nil {
+		return err
+	}
+	if isNil(tx) {
+		return fmt.Errorf("fence: %s: %w: nil transaction", resource, ErrInvalid)
 	}
 	return raise(ctx, tx, g, resource, cfg)
 }
@@ -43,8 +46,6 @@ func checkResource(g Grant, resource string, opts []Option) (config, error) {
 		return cfg, err
 	case resource == "" || len(resource) > 1024 || !storable(resource):
 		return cfg, fmt.Errorf("fence: %w resource name %.80q: want 1 to 1024 bytes of UTF-8 without NUL", ErrInvalid, resource)
-	case cfg.again:
-		return cfg, fmt.Errorf("fence: %s: %w: Again is for rows; a resource lets the same grant pass", resource, ErrInvalid)
 	}
 	return cfg, nil
 }

@@ -123,7 +123,7 @@ func TestSameGrantPassesSideBySide(t *testing.T) {
 			commit(t, second)
 			wantErr(t, "later grant", <-got, nil)
 			commit(t, third)
-			wantStale(t, "the same grant afterwards", fence.Tx(ctx, a, grant(5), "report", nil), 6)
+			wantStale(t, "the same grant afterwards", fence.Tx(ctx, a, grant(5), "report", nothing), 6)
 		})
 	}
 }
@@ -154,7 +154,7 @@ func TestResourceBelongsToOneLock(t *testing.T) {
 	commit(t, raised(t, conn, pgx.ReadCommitted, grant(5)))
 	for _, g := range []fence.Grant{{Lock: "other", Token: 4}, {Lock: "other", Token: 9}, {Lock: "billing", Slot: 1, Token: 9}} {
 		g = g.OnStale(func(err error) { t.Errorf("the lease was told %v", err) })
-		err := fence.Tx(ctx, conn, g, "report", nil)
+		err := fence.Tx(ctx, conn, g, "report", nothing)
 		var other *fence.OtherLockError
 		if !errors.Is(err, fence.ErrOtherLock) || errors.Is(err, fence.ErrStale) || !errors.As(err, &other) {
 			t.Fatalf("%v, want ErrOtherLock", err)
@@ -183,7 +183,7 @@ func TestTokenThatWasNeverGranted(t *testing.T) {
 	ctx := t.Context()
 	refused := func(what string, g fence.Grant) {
 		t.Helper()
-		wantErr(t, what+": Tx", fence.Tx(ctx, conn, g, "report", nil), fence.ErrNeverGranted)
+		wantErr(t, what+": Tx", fence.Tx(ctx, conn, g, "report", nothing), fence.ErrNeverGranted)
 		for verb, write := range verbs {
 			wantErr(t, what+": "+verb, write(ctx, conn, g), fence.ErrNeverGranted)
 		}
@@ -258,7 +258,7 @@ func TestLockServiceThatLostItsMemory(t *testing.T) {
 	commit(t, raised(t, conn, pgx.ReadCommitted, grant(100)))
 	var told error
 	behind := func(token fence.Token) error {
-		return fence.Tx(t.Context(), conn, grant(token).OnStale(func(err error) { told = err }), "report", nil)
+		return fence.Tx(t.Context(), conn, grant(token).OnStale(func(err error) { told = err }), "report", nothing)
 	}
 	if err := behind(50); !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrBehind) {
 		t.Errorf("%v, want ErrStale alone: the lock lives in another database", err)

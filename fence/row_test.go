@@ -63,7 +63,7 @@ func TestVerbs(t *testing.T) {
 		{verb: "Insert", state: "null", want: fence.ErrRowExists, row: "old 0"},
 		{verb: "Insert", state: "before", want: fence.ErrRowExists, row: "old 6"},
 		{verb: "Insert", state: "same", want: fence.ErrAlreadyWritten, row: "old 7"},
-		{verb: "Insert", state: "same", again: true, want: fence.ErrRowExists, row: "old 7"},
+		{verb: "Insert", state: "same", again: true, want: fence.ErrAlreadyWritten, row: "old 7"},
 		{verb: "Insert", state: "later", want: fence.ErrStale, row: "old 8"},
 		{verb: "Insert", state: "deleted 6", row: "inserted 7"},
 		{verb: "Insert", state: "deleted 7", want: fence.ErrAlreadyWritten, row: "none", buried: "7"},

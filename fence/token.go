@@ -25,6 +25,7 @@ type Grant struct {
 
 	schema  string // where its fences are; empty: DefaultSchema
 	onStale func(error)
+	while   func() error
 }
 
 // InSchema returns a copy of the grant whose writes use the fences in that schema, unless the option [Schema] names another:
@@ -51,8 +52,39 @@ func (g Grant) OnStale(f func(error)) Grant {
 	return g
 }
 
-// validate refuses, before any SQL, what can be no grant.
+// While returns a copy of the grant whose writes ask f first: if it returns an error, they return that, wrapped, and send
+// nothing. What the grant asked before is asked first. The Grant of a lease of package pglock asks in that way whether the
+// lease was released. A nil f adds nothing.
+//
+// f is called in the goroutine that writes, at the beginning of each write, and must not block.
+func (g Grant) While(f func() error) Grant {
+	switch earlier := g.while; {
+	case f == nil:
+	case earlier == nil:
+		g.while = f
+	default:
+		g.while = func() error {
+			if err := earlier(); err != nil {
+				return err
+			}
+			return f()
+		}
+	}
+	return g
+}
+
+// validate refuses, before any SQL, what can be no grant, or is one no more.
 func (g Grant) validate() error {
+	if err := g.check(); err != nil || g.while == nil {
+		return err
+	}
+	if err := g.while(); err != nil {
+		return fmt.Errorf("fence: lock %q: %w", g.Lock, err)
+	}
+	return nil
+}
+
+func (g Grant) check() error {
 	switch {
 	case g.Token <= 0 || g.Token > maxToken:
 		return fmt.Errorf("fence: %w: token %d of lock %q; take the grant from a lease that is held", ErrNoToken, g.Token, g.Lock)

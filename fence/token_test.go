@@ -3,6 +3,7 @@ package fence_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -44,9 +45,32 @@ func TestEveryStaleHandlerIsCalledTheEarlierFirst(t *testing.T) {
 			t.Errorf("told %q, want %q", told, tt.want)
 		}
 		told = nil
-		wantStale(t, "Tx", fence.Tx(t.Context(), conn, tt.grant, "report", nil), 9)
+		wantStale(t, "Tx", fence.Tx(t.Context(), conn, tt.grant, "report", nothing), 9)
 		if !slices.Equal(told, tt.want) {
 			t.Errorf("Tx told %q, want %q", told, tt.want)
+		}
+	}
+}
+
+// Whatever a grant is asked before it writes, all of it must be content.
+func TestAGrantThatWasGivenUpSendsNothing(t *testing.T) {
+	t.Parallel()
+	first, second := errors.New("first"), errors.New("second")
+	g := fence.Grant{Lock: "billing", Token: 1}.While(nil)
+	var answers [2]error
+	g = g.While(func() error { return answers[0] }).While(func() error { return answers[1] })
+	for _, answers = range [][2]error{{first, nil}, {nil, second}, {first, second}} {
+		want := answers[0]
+		if want == nil {
+			want = answers[1]
+		}
+		for verb, err := range map[string]error{
+			"Tx":     fence.Tx(t.Context(), silent{t}, g, "r", func(pgx.Tx) error { return nil }),
+			"Update": invoices.Update(t.Context(), silent{t}, g, fence.Row{"id": 1, "status": "paid"}),
+		} {
+			if !errors.Is(err, want) || !strings.Contains(err.Error(), `"billing"`) {
+				t.Errorf("%s with %v = %v, want %v and the lock's name", verb, answers, err, want)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,18 +36,40 @@ func Tx(ctx context.Context, db Beginner, g Grant, resource string, f func(pgx.T
 	if err != nil {
 		return err
 	}
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: cfg.isolation})
-	if err != nil {
-		return fmt.Errorf("fence: %s: begin: %w", resource, err)
-	}
-	defer rollback(ctx, tx) // also where f panics or exits; after the commit it does nothing
-	if err := raise(ctx, tx, g, resource, cfg); err != nil {
+	if err := cfg.refuse(resource, forTx); err != nil {
 		return err
 	}
+	if f == nil {
+		return fmt.Errorf("fence: %s: %w: nothing to run", resource, ErrInvalid)
+	}
+	return within(ctx, db, resource, cfg, func(tx pgx.Tx) error {
+		if err := raise(ctx, tx, g, resource, cfg); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+// within runs f in a transaction, and commits it if f has no error.
+func within(ctx context.Context, db Beginner, what string, cfg config, f func(pgx.Tx) error) error {
+	if isNil(db) {
+		return fmt.Errorf("fence: %s: %w: nil database", what, ErrInvalid)
+	}
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: cfg.isolation})
+	if err != nil {
+		return fmt.Errorf("fence: %s: begin: %w", what, err)
+	}
+	defer rollback(ctx, tx) // also where f panics or exits; after the commit it does nothing
 	if err := f(tx); err != nil {
 		return err
 	}
-	return commit(ctx, tx, resource)
+	return commit(ctx, tx, what)
+}
+
+// isNil also holds for an interface with a nil pointer in it.
+func isNil(db any) bool {
+	v := reflect.ValueOf(db)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 func rollback(ctx context.Context, tx pgx.Tx) {

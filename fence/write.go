@@ -22,8 +22,11 @@ func (t Table) write(ctx context.Context, db DB, g Grant, v verb, row Row, opts 
 	if err != nil {
 		return err
 	}
-	if cfg.isolated {
-		return fmt.Errorf("fence: %s of %s: %w: Isolation is for Tx", v.name, t.Name, ErrInvalid)
+	if err := cfg.refuse(fmt.Sprintf("%s of %s", v.name, t.Name), forRows); err != nil {
+		return err
+	}
+	if isNil(db) {
+		return fmt.Errorf("fence: %s of %s: %w: nil database", v.name, t.Name, ErrInvalid)
 	}
 	checked, columns, err := t.check(v, row)
 	if err != nil {
@@ -68,7 +71,7 @@ func (a answer) verdict(v verb, g Grant, again bool, name string) (error, bool) 
 		return say(fmt.Errorf("%w: %d rows have the key: it is not unique", ErrInvalid, a.rows))
 	case last > g.Token:
 		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last}, true
-	case last == g.Token && !again:
+	case last == g.Token && (!again || a.rows == 1 && v.name == insert.name):
 		return say(ErrAlreadyWritten)
 	case a.rows == 1 && v.name == insert.name:
 		return say(ErrRowExists)

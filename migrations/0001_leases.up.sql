@@ -4,7 +4,8 @@
 -- The rules that every function keeps:
 --   * Only clock_timestamp() is read, after the row it is compared with has been locked: any other clock stands still while
 --     a statement waits.
---   * Nothing waits for a lock on a row: a row that somebody has locked is "ask again", never a queue.
+--   * Nothing waits for a lock on a row: a row that somebody has locked is "ask again", never a queue. (A row that was
+--     inserted by hand and is not committed yet makes a call wait, for its lock_timeout.)
 --   * A token is drawn under the lock of the row that it goes into, never before.
 
 DO $$ BEGIN
@@ -24,7 +25,7 @@ CREATE TABLE pglock.migrations (
 -- Tokens stay below 2^53, so that every language can hold one. They begin at the clock: a schema that is dropped and made
 -- anew must not hand out the tokens of the old one again.
 CREATE SEQUENCE pglock.fencing_token AS bigint MAXVALUE 9007199254740991 CACHE 1 NO CYCLE;
-SELECT setval('pglock.fencing_token', floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+SELECT setval('pglock.fencing_token', floor(extract(epoch FROM clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint);
 
 -- One row for each name (and slot; 0 is the mutex). Rows are freed by update and kept, so that tokens of a name rise.
 -- No CHECK constraints: PostgreSQL parses each anew in every UPDATE statement, and only the functions below write here.
@@ -319,9 +320,11 @@ BEGIN
 END $$;
 
 -- Owner only: ends a hold, for whoever knows that no grant was lost (a clean restart or switch-over).
-CREATE FUNCTION pglock.end_hold() RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-  UPDATE pglock.guard SET no_grants_before = 'epoch'
-$$;
+CREATE FUNCTION pglock.end_hold() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM pglock.bump(0);                                -- the switch-over may not have been noticed yet
+  UPDATE pglock.guard SET no_grants_before = 'epoch';
+END $$;
 
 -- Owner only: forgets up to most names that have been idle for so long, and answers how many. Never younger than the cap: a
 -- late duplicate of a grant must still meet its id. The sequence is past every token that goes.

@@ -82,6 +82,37 @@ BEGIN
   END LOOP;
 END $$;
 
+-- Ties the caller's transaction to a grant: until it ends, no later grant of the lock can be made. Whoever tries is told that the
+-- lock is held; renewals and the release pass. The transaction gets limits, so that a writer that was paused or cut off keeps
+-- nobody away for longer: on being idle, on each statement, and from PostgreSQL 17 on in all. A stricter one stays.
+--   held           unexpired, and the lock's latest grant
+--   expired        nobody was granted the lock since, but its time is over: a check that came again would keep others away
+--   stale          a later grant exists: last_token
+--   elsewhere      this database has no such lock
+--   never_granted  no grant of this lock can have the token
+-- At repeatable read and serializable it is 40001 where the snapshot is too old to tell.
+CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, OUT verdict text, OUT last_token bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE until timestamptz;
+BEGIN
+  PERFORM set_config(s.name, s.most || 'ms', true)
+    FROM (VALUES ('idle_in_transaction_session_timeout', idle_ms), ('statement_timeout', total_ms), ('transaction_timeout', total_ms))
+      AS s (name, most)
+    WHERE current_setting(s.name, true)::interval NOT BETWEEN '1 us' AND s.most * interval '1 ms';
+  -- Waits for a later grant that is being made. Its row has another token then, or the same one if it came to nothing.
+  SELECT x.expires_at, x.token INTO until, last_token FROM pglock.leases x
+    WHERE x.name = lock AND x.slot = place AND x.token = tok FOR KEY SHARE;
+  IF FOUND AND clock_timestamp() < until THEN verdict := 'held';
+  ELSIF FOUND AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+    RAISE EXCEPTION 'the lease may have been renewed since this transaction began' USING ERRCODE = 'serialization_failure';
+  ELSIF FOUND THEN verdict := 'expired';
+  ELSIF NOT pglock.fence_credible(lock, place, tok) THEN verdict := 'never_granted';
+  ELSE
+    SELECT x.token INTO last_token FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
+    verdict := CASE WHEN FOUND THEN 'stale' ELSE 'elsewhere' END;
+  END IF;
+END $$;
+
 -- Where the tombstone of a row belongs. The hash follows the equality of the key's types (1.0 and 1.00, citext), whatever the
 -- session prints them like. It is of 128 bits, and where two keys met the later one's insert would be refused, nothing worse.
 CREATE FUNCTION pglock.fence_row_id(INOUT rel regclass, key record, OUT id text) LANGUAGE plpgsql AS $$

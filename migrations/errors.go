@@ -3,6 +3,9 @@ package migrations
 import "errors"
 
 var (
+	// ErrInvalid is returned where what was passed cannot be meant: no pool, or an option that will not do. Nothing was sent.
+	ErrInvalid = errors.New("invalid argument")
+
 	// ErrNotInstalled is returned by [Version] where the schema holds no lock protocol. Call [Up].
 	ErrNotInstalled = errors.New("the lock protocol is not installed")
 

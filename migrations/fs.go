@@ -9,11 +9,11 @@ import (
 
 // FS returns the files rendered for a schema, NNNN_name.up.sql and NNNN_name.down.sql, for those who apply SQL with a tool
 // of their own: each runs as it is inside one transaction, contains neither BEGIN nor COMMIT, and ends by recording itself,
-// so that a later [Up] finds what was done. The error is about the name: see [Schema] for which will do. Safe for
-// concurrent use.
+// so that a later [Up] finds what was done. The error is about the name, and [ErrInvalid]: see [Schema] for which will do.
+// Safe for concurrent use.
 func FS(schema string) (fs.FS, error) {
 	if err := checkSchema(schema); err != nil {
-		return nil, fmt.Errorf("migrations: %w", err)
+		return nil, fmt.Errorf("migrations: %w: %w", ErrInvalid, err)
 	}
 	files, err := readFiles(embedded)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // was killed at any point, either all files were applied or none; calling Up again is always safe, also when the
 // connection broke at the commit and nobody knows.
 //
-// Errors: [ErrPrivilege], [ErrReadOnly], [ErrChanged], [ErrUnrecorded], [ErrSettings], ctx's cause, or whatever PostgreSQL
-// says. Safe for concurrent use, by any number of processes.
+// Errors: [ErrInvalid], [ErrPrivilege], [ErrReadOnly], [ErrChanged], [ErrUnrecorded], [ErrSettings], ctx's cause, or whatever
+// PostgreSQL says. Safe for concurrent use, by any number of processes.
 func Up(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 	m, err := open(ctx, pool, opts)
 	if err != nil {
@@ -29,13 +29,14 @@ func Up(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 }
 
 // Down takes away everything that [Up] has made, with all locks, fences and records, and the schema too if Up has made it
-// and nothing else is in it. It returns nil if nothing is there. Tokens drawn after a later Up are greater than all before.
+// and nothing else is in it. It returns nil if nothing is there. Tokens drawn after a later Up are greater than all before,
+// unless those were ahead of the clock (raise_token_floor, or a clock that was set back): then raise the floor again after Up.
 //
 // It refuses while locks are held. It blocks like Up, on transactions that use the tables as well. After an error nothing
 // was changed.
 //
-// Errors: [ErrInUse], [ErrPrivilege], [ErrReadOnly], [ErrChanged] and [ErrUnrecorded] (its own files must be those that
-// were applied), ctx's cause, or whatever PostgreSQL says. Safe for concurrent use.
+// Errors: [ErrInvalid], [ErrInUse], [ErrPrivilege], [ErrReadOnly], [ErrChanged] and [ErrUnrecorded] (its own files must be
+// those that were applied), ctx's cause, or whatever PostgreSQL says. Safe for concurrent use.
 func Down(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 	m, err := open(ctx, pool, opts)
 	if err != nil {
@@ -54,8 +55,8 @@ type Status struct {
 // Version says which files are applied, for who may read the records: the owner, lockers and auditors. It waits for
 // nothing but the server.
 //
-// Errors: [ErrNotInstalled], [ErrPrivilege], [ErrChanged] and [ErrUnrecorded] (together with what is recorded), ctx's
-// cause, or whatever PostgreSQL says. Safe for concurrent use.
+// Errors: [ErrInvalid], [ErrNotInstalled], [ErrPrivilege], [ErrChanged] and [ErrUnrecorded] (together with what is recorded),
+// ctx's cause, or whatever PostgreSQL says. Safe for concurrent use.
 func Version(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (Status, error) {
 	m, err := open(ctx, pool, opts)
 	if err != nil {
@@ -99,7 +100,7 @@ type migrator struct {
 
 func open(ctx context.Context, pool *pgxpool.Pool, opts []Option) (*migrator, error) {
 	if pool == nil {
-		return nil, errors.New("the pool is nil")
+		return nil, fmt.Errorf("%w: the pool is nil", ErrInvalid)
 	}
 	c, err := resolve(opts)
 	if err != nil {

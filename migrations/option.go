@@ -16,7 +16,7 @@ const (
 	maxCap = 24 * time.Hour
 )
 
-// An Option changes what [Up], [Down] and [Version] work on. Bad options are refused before any SQL is sent.
+// An Option changes what [Up], [Down] and [Version] work on. A bad one is [ErrInvalid], before any SQL is sent.
 type Option struct{ set func(*config) }
 
 // config holds what the options said; cap is 0 and single false where they said nothing.
@@ -66,7 +66,10 @@ func resolve(opts []Option) (config, error) {
 			o.set(&c)
 		}
 	}
-	return c, errors.Join(c.errs...)
+	if err := errors.Join(c.errs...); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return c, nil
 }
 
 // checkSchema refuses a name that PostgreSQL would refuse, cut short or reserve, or that would end a function's body.

@@ -90,6 +90,20 @@ func TestOwnerEndsAHold(t *testing.T) {
 	c.take("a")
 }
 
+// Also one who is quicker than all clients: the hold that the switch-over calls for has not begun yet.
+func TestOwnerEndsAHoldBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	before := c.take("a").token
+	db.Exec(t, otherServer)
+	clock := c.clockToken()
+	c.exec(`SELECT pglock.end_hold()`)
+	if g := c.take("b"); g.token <= max(before, clock) {
+		t.Errorf("token %d, want above %d: the tokens of the other server may be as late as the clock", g.token, max(before, clock))
+	}
+}
+
 // A copy of the database, in the same server or restored in another, is not the original.
 func TestCopyOfADatabaseHoldsGrantsBack(t *testing.T) {
 	t.Parallel()

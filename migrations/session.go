@@ -45,13 +45,13 @@ func hangUp(ctx context.Context, conn *pgx.Conn) {
 // settings makes a transaction ours, whatever the role, the database or a hook has set: it is bounded by ctx and not by a
 // timeout, waits only briefly for locks on tables (behind it, every lock call would queue), is not kept open by a process
 // that froze, and finds no object of somebody else's first.
-const settings = `SELECT set_config(s.name, s.value, true)
+const settings = `SELECT pg_catalog.set_config(s.name, s.value, true)
   FROM (VALUES ('statement_timeout', '0'), ('transaction_timeout', '0'), ('lock_timeout', '2s'),
                ('idle_in_transaction_session_timeout', '60s'), ('search_path', 'pg_catalog, pg_temp'),
                ('standard_conforming_strings', 'on'), ('client_encoding', 'UTF8'), ('check_function_bodies', 'on'),
                ('quote_all_identifiers', 'off'),
-               ('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
-                                      ELSE current_setting('synchronous_commit') END)) s(name, value)
+               ('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off' THEN 'local'
+                                      ELSE pg_catalog.current_setting('synchronous_commit') END)) s(name, value)
   WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL` // not every version has all of them
 
 // inTx runs f in a transaction that commits if f returns nil. Read committed, because what is read under the lock must be

@@ -205,8 +205,15 @@ func TestVersionOfNothing(t *testing.T) {
 
 func TestBadCallsAreRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
-	if err := migrations.Up(t.Context(), nil); err == nil {
-		t.Error("a nil pool: no error")
+	version := func(ctx context.Context, pool *pgxpool.Pool, opts ...migrations.Option) error {
+		_, err := migrations.Version(ctx, pool, opts...)
+		return err
+	}
+	calls := map[string]func(context.Context, *pgxpool.Pool, ...migrations.Option) error{"Up": migrations.Up, "Down": migrations.Down, "Version": version}
+	for what, call := range calls {
+		if err := call(t.Context(), nil); !errors.Is(err, migrations.ErrInvalid) {
+			t.Errorf("%s without a pool = %v, want ErrInvalid", what, err)
+		}
 	}
 	pool := poolAs(t, "postgres://nobody@192.0.2.1:1/none?connect_timeout=60") // nothing answers there
 	long := "0123456789012345678901234567890123456789012345678901234567890123"
@@ -216,12 +223,17 @@ func TestBadCallsAreRefusedBeforeAnySQL(t *testing.T) {
 		migrations.Cap(-1), migrations.Cap(0), migrations.Cap(99 * time.Millisecond), migrations.Cap(24*time.Hour + 1),
 		migrations.Cap(time.Second + time.Nanosecond),
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		err := migrations.Up(ctx, pool, o)
-		if err == nil || ctx.Err() != nil {
-			t.Errorf("Up = %v, want an error at once", err)
+		for what, call := range calls {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			err := call(ctx, pool, o)
+			if !errors.Is(err, migrations.ErrInvalid) || ctx.Err() != nil {
+				t.Errorf("%s = %v, want ErrInvalid at once", what, err)
+			}
+			cancel()
 		}
-		cancel()
+	}
+	if _, err := migrations.FS(""); !errors.Is(err, migrations.ErrInvalid) {
+		t.Errorf("FS without a name = %v, want ErrInvalid", err)
 	}
 }
 

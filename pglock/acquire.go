@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fencedlock/fencedlock/internal/holding"
 )
 
 const (
@@ -13,13 +15,13 @@ const (
 	lastPoll  = 250 * time.Millisecond
 )
 
-// TryAcquire asks for a lock once. It blocks for one round trip to the database, at most until ctx ends; ctx bounds the
-// asking, not the lease that may come of it. With an error no lease is left behind: what the database may have granted all the
+// TryAcquire asks for a lock once. It blocks for one round trip when the database answers, for up to half a minute when it is
+// silent, and at most until ctx ends; ctx bounds the asking, not the lease that may come of it. With an error no lease is left behind: what the database may have granted all the
 // same is released in the background. The error is a *HeldError that says who holds the lock, a *HeldBackError after a restart
 // or failover, a *LostError when the answer came too late to trust a grant, ErrReadOnly, ErrNotMigrated, ErrNotAllowed,
-// ErrTokensBehind, ErrInvalidName, ErrInvalidOption, ErrClosed, the cause of ctx, or what the driver says.
+// ErrTokensBehind, ErrInvalidName, ErrInvalidOption, ErrOwnTransaction, ErrClosed, the cause of ctx, or what the driver says.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.begin(name, opts)
+	lc, err := c.begin(ctx, name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -28,12 +30,12 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 }
 
 // Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. It asks again at jittered
-// intervals from 25 ms to 250 ms, and when the holder's lease may be over. Between two questions it holds nothing in the
+// intervals of about 25 ms that grow to about 250 ms, and when the holder's lease may be over. Between two questions it holds nothing in the
 // database. It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
 // cannot cure, such as a wrong password or a missing schema, is returned at once. When ctx ends, the error matches its cause
 // and the last reason for waiting: ErrHeld, say. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.begin(name, opts)
+	lc, err := c.begin(ctx, name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +47,9 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 			return l, nil
 		}
 		if ctx.Err() != nil {
+			if !errors.Is(err, context.Cause(ctx)) {
+				reason = err
+			}
 			return nil, waited(ctx, name, reason)
 		}
 		if hopeless(err) {
@@ -62,8 +67,11 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 }
 
 // begin checks what a call was given, and enters it.
-func (c *Client) begin(name string, opts []Option) (leaseConfig, error) {
+func (c *Client) begin(ctx context.Context, name string, opts []Option) (leaseConfig, error) {
 	lc, err := c.leaseConfig(name, opts)
+	if err == nil && holding.Is(ctx, c.cfg.Schema, name) {
+		err = fmt.Errorf("%w: lock %q", ErrOwnTransaction, name)
+	}
 	if err == nil && !c.enter() {
 		err = ErrClosed
 	}
@@ -100,13 +108,13 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 func (c *Client) refusal(lc leaseConfig, a reply) error {
 	switch a.status {
 	case "":
-		return fmt.Errorf("pglock: lock %q: %w", lc.name, a.err)
+		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
 	case "held", "kept":
 		return &HeldError{Name: lc.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
 	case "retry": // free, but just now locked by another
 		return &HeldError{Name: lc.name, Owner: a.owner, Since: a.since}
 	case "spent":
-		return fmt.Errorf("pglock: lock %q: the outcome was not known in time to trust a grant: %w", lc.name, &LostError{Name: lc.name, Cause: Expired})
+		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":
 		return &HeldBackError{Name: lc.name, Remaining: a.remaining}
 	case "stale":
@@ -142,5 +150,5 @@ func waited(ctx context.Context, name string, reason error) error {
 	if reason == nil {
 		return fmt.Errorf("pglock: wait for lock %q: %w", name, context.Cause(ctx))
 	}
-	return fmt.Errorf("pglock: wait for lock %q: %w; last: %w", name, context.Cause(ctx), reason)
+	return fmt.Errorf("pglock: wait for lock %q: %w; last: %w", name, context.Cause(ctx), prefixed("", reason))
 }

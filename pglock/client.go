@@ -44,7 +44,7 @@ type Client struct {
 
 // New makes a client that connects as pool does, with its connection settings and its BeforeConnect and AfterConnect hooks,
 // but never takes one of its connections: a busy pool cannot cost a lease. It does not block and sends nothing; the pool stays
-// the caller's. A nil pool or a Config that cannot work is an error.
+// the caller's. A nil pool or a Config that cannot work is ErrInvalidOption.
 func New(pool *pgxpool.Pool, cfg Config) (*Client, error) {
 	if pool == nil {
 		return nil, fmt.Errorf("%w: the pool is nil", ErrInvalidOption)
@@ -53,7 +53,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Client, error) {
 }
 
 // Open is New for those who have a connection string, a URL or key=value settings as pgxpool.ParseConfig takes them, and no
-// pool: services on database/sql for one.
+// pool: services on database/sql for one. A string that it does not take is ErrInvalidOption.
 func Open(connString string, cfg Config) (*Client, error) {
 	pc, err := pgxpool.ParseConfig(connString)
 	if err != nil {
@@ -112,12 +112,16 @@ func (c *Client) Close(ctx context.Context) error {
 		select {
 		case <-c.closed:
 			return c.closeErr
+		default:
+		}
+		select {
+		case <-c.closed:
+			return c.closeErr
 		case <-ctx.Done():
 			return fmt.Errorf("pglock: wait for the first Close: %w", context.Cause(ctx))
 		}
 	}
 	c.calls.Wait() // they return at once, since closing has ended
-	c.endKeep()
 	held := c.keeper.all()
 	ends := make([]*surrender, 0, len(held))
 	for _, l := range held {
@@ -125,6 +129,7 @@ func (c *Client) Close(ctx context.Context) error {
 			ends = append(ends, l.surrender(nil))
 		}
 	}
+	c.endKeep()
 	c.work.surrender(ends...)
 	c.work.drain()
 	if ctx.Err() != nil { // the usual end of a service: its context ends, and then it closes

@@ -163,6 +163,33 @@ func TestCloseIsBoundedWhenTheServerIsSilent(t *testing.T) {
 	}
 }
 
+// Behind a pooler nobody knows whether a grant that failed is still to come. Close does not wait to see.
+func TestCloseWaitsForNothingThatMayNeverCome(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	holder := take(t, client(t, d), "a")
+	p := pgtest.NewProxy(t, &pgtest.Database{URL: pooler(t, d)})
+	c := unclosed(t, p.URL(), pglock.Config{})
+	refused(t, c, "a")
+	p.LoseNextReply("a")
+	refused(t, c, "a") // asked for twice, and the first sending may yet be granted
+	wantErr(t, "Close", happens(t, "Close returns", async(func() error { return c.Close(context.Background()) })), nil)
+	release(t, holder)
+}
+
+func TestASecondCloseAnswersTheSameWhateverItsContext(t *testing.T) {
+	t.Parallel()
+	c := unclosed(t, pgtest.DB(t).URL, pglock.Config{})
+	wantErr(t, "Close", c.Close(soon(t)), nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // it is no matter of luck
+		if err := c.Close(ended); err != nil {
+			t.Fatalf("Close again = %v, want the same as before", err)
+		}
+	}
+}
+
 // A release whose caller has gone goes on until Close. If Close cannot confirm it either, it must not be silent about it.
 func TestCloseNamesAReleaseThatIsStillOnItsWay(t *testing.T) {
 	t.Parallel()

@@ -42,8 +42,8 @@ type Config struct {
 	TTL time.Duration
 
 	// RenewEvery is the time between renewals. Default: a third of the TTL. At most half of what a holder may trust, so that
-	// one lost renewal never costs the lease (with a TTL of less than about a second, one over a connection that went silent
-	// can: another has to be made in what is left).
+	// one lost renewal never costs the lease. (One over a connection that went silent can, where what is left is too short
+	// to make another: with a TTL of about a second or less, or one in which a connection takes a quarter of the TTL.)
 	RenewEvery time.Duration
 
 	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent.

@@ -3,6 +3,7 @@ package pglock
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fencedlock/fencedlock/fence"
@@ -27,7 +28,7 @@ var (
 	// ErrClosed is the end of a lease by Client.Close, and the answer of every call on a closed client.
 	ErrClosed = errors.New("pglock: client closed")
 
-	// ErrNotReleased comes from Do and Release when the database did not confirm the release in time. It is still tried in
+	// ErrNotReleased comes from Do, Release and Close when the database did not confirm a release in time. It is still tried in
 	// the background; if that fails too, the lease ends by itself at the end of its TTL. The work of a Do was done under
 	// the lease all the same.
 	ErrNotReleased = errors.New("pglock: release not confirmed")
@@ -46,6 +47,10 @@ var (
 	// would use the sequence up. The message says how to raise the floor.
 	ErrTokensBehind = errors.New("pglock: the database hands out tokens behind one seen before")
 
+	// ErrOwnTransaction comes when a lock is asked for with the ctx of a transaction that holds it (fence.HeldTx): the call could
+	// only wait for itself. Nothing was sent. Acquire it before the transaction, or after.
+	ErrOwnTransaction = errors.New("pglock: the lock is held by the transaction that asks for it")
+
 	// ErrInvalidName comes, before any SQL, for a lock name that is empty, longer than 255 bytes, not UTF-8, or holds a NUL.
 	ErrInvalidName = errors.New("pglock: invalid lock name")
 
@@ -59,7 +64,7 @@ type HeldError struct {
 	Name      string
 	Owner     string        // the holder's label, as its Config.Owner has it
 	Token     fence.Token   // of the holder's grant; 0 where it was not told
-	Since     time.Time     // when it was granted, by the database's clock
+	Since     time.Time     // when it was granted, by the database's clock; of the last holder while it is changing hands
 	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
 	Over      bool          // nobody holds it any more: HoldAtLeast keeps it from others for what remains
 }
@@ -82,7 +87,7 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 // A HeldBackError says for how long nothing is granted. It matches ErrHeldBack, not ErrHeld: nobody holds the lock.
 type HeldBackError struct {
 	Name      string
-	Remaining time.Duration
+	Remaining time.Duration // by the database's clock, when it answered
 }
 
 func (e *HeldBackError) Error() string {
@@ -108,13 +113,39 @@ const (
 // A LostError says which lease was lost, and why. It matches ErrLost.
 type LostError struct {
 	Name  string
-	Token fence.Token
+	Token fence.Token // 0 from a call that was to acquire it: its grant was over before it was known
 	Cause LossCause
 }
 
 func (e *LostError) Error() string {
+	if e.Token == 0 {
+		return fmt.Sprintf("pglock: lock %q: a grant was over before it was known, and is not to be trusted (%s): try again", e.Name, e.Cause)
+	}
 	return fmt.Sprintf("pglock: lease %q (token %d) lost: %s; stop the work that it protects", e.Name, e.Token, e.Cause)
 }
 
 // Is matches ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
+
+// A prefixedError says what was tried, and names the package once.
+type prefixedError struct {
+	what string
+	err  error
+}
+
+func prefixed(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &prefixedError{what, err}
+}
+
+func (e *prefixedError) Error() string {
+	rest := strings.TrimPrefix(e.err.Error(), "pglock: ")
+	if e.what == "" {
+		return rest
+	}
+	return "pglock: " + e.what + ": " + rest
+}
+
+func (e *prefixedError) Unwrap() error { return e.err }

@@ -58,6 +58,8 @@ func explain(schema string, err error) error {
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	case state == "3F000", state == "42883", state == "42P01", state == "42703", state == "42704", state == "P0002":
 		return fmt.Errorf("%w: run migrations.Up for schema %q with this version of the library (%w)", ErrNotMigrated, schema, err)
+	case state == "42501" && errors.As(err, new(*connectError)) && fatal(err):
+		return fmt.Errorf("%w: the role needs CONNECT on the database (%w)", ErrNotAllowed, err)
 	case state == "42501":
 		return fmt.Errorf("%w: let the owner of schema %q run grant_locker for this role, grant_auditor for one that inspects; "+
 			"prune, end_hold and raise_token_floor are the owner's own (%w)", ErrNotAllowed, schema, err)
@@ -65,6 +67,12 @@ func explain(schema string, err error) error {
 		return fmt.Errorf("%w: the database refuses a value: %w", ErrInvalidOption, err)
 	}
 	return err
+}
+
+// fatal: the server ended the connection with it.
+func fatal(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.SeverityUnlocalized == "FATAL"
 }
 
 // hopeless: waiting does not cure it, so Acquire returns at once.

@@ -96,6 +96,7 @@ func TestAReleasedOrZeroLeaseDoesNothingToTheLock(t *testing.T) {
 			t.Errorf("%s: not done", what)
 		}
 	}
+	wantErr(t, "a write under a released lease", write(t, pool, released, "released"), pglock.ErrReleased)
 	zero := &pglock.Lease{}
 	wantErr(t, "a write under a zero lease", write(t, pool, zero, "zero"), fence.ErrNoToken)
 	for _, token := range []fence.Token{0, -1, -1 << 62} {

@@ -15,32 +15,33 @@ const pruneChunk = 1000
 
 // A Status is what the database knows of a lock, by its clock.
 type Status struct {
-	Name      string
-	Slot      int
-	Held      bool
-	Owner     string        // of the holder; of the last one if nobody holds
-	Token     fence.Token   // of the latest grant
-	Since     time.Time     // when that was granted
-	TTL       time.Duration // of that grant
-	Remaining time.Duration // what the lease has left unless it is renewed; 0 if nobody holds
-	FreeIn    time.Duration // until another can be granted the lock: Remaining, or longer under HoldAtLeast; 0: now
-	Metadata  json.RawMessage
+	Name      string          // what is locked
+	Slot      int             // always 0: locks that several hold at once are not there yet
+	Held      bool            // somebody holds it
+	Owner     string          // of the holder; of the last one if nobody holds
+	Token     fence.Token     // of the latest grant
+	Since     time.Time       // when that was granted
+	TTL       time.Duration   // of that grant
+	Remaining time.Duration   // what the lease has left unless it is renewed; 0 if nobody holds
+	FreeIn    time.Duration   // until another can be granted the lock: Remaining, or longer under HoldAtLeast; 0: now
+	Metadata  json.RawMessage // what the latest grant was given with; nil if nothing
 }
 
 // Inspect answers who holds the lock, or held it last. A name that was never used, or was pruned, is free with an empty Owner.
-// It blocks for one round trip and changes nothing. The role needs grant_auditor; else the error matches ErrNotAllowed.
+// It blocks for one round trip, at most until ctx ends, and changes nothing. The error is ErrNotAllowed for a role without
+// grant_auditor, ErrInvalidName, ErrNotMigrated, ErrClosed, the cause of ctx, or what the driver says.
 func (c *Client) Inspect(ctx context.Context, name string) (Status, error) {
 	if err := checkName(name); err != nil {
 		return Status{}, err
 	}
-	found, err := c.inspect(ctx, ` WHERE name = $1 AND slot = 0`, name)
+	found, err := c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0`, name)
 	if err != nil || len(found) == 0 {
 		return Status{Name: name}, err
 	}
 	return found[0], nil
 }
 
-// List answers every lock that was ever granted and not pruned, by name. It needs what Inspect needs.
+// List answers every lock that was ever granted and not pruned, by name. It blocks, needs and fails as Inspect does.
 func (c *Client) List(ctx context.Context) ([]Status, error) {
 	return c.inspect(ctx, ` ORDER BY name, slot`)
 }
@@ -57,7 +58,9 @@ func (c *Client) inspect(ctx context.Context, where string, args ...any) ([]Stat
 
 // Prune forgets locks that nobody was granted for idle, and nobody holds, and answers how many. Their tokens are never handed
 // out again. Only the owner of the schema may; idle below the cap on TTLs counts as the cap. It works in short transactions and
-// blocks until all is done or ctx ends; what was forgotten by then stays forgotten.
+// blocks until all is done or ctx ends; what was forgotten by then stays forgotten, and is counted beside an error:
+// ErrNotAllowed, ErrInvalidOption for a negative idle, ErrNotMigrated, ErrReadOnly, ErrClosed, the cause of ctx, or what the
+// driver says.
 func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 	if idle < 0 {
 		return 0, fmt.Errorf("%w: Prune of names idle for %v", ErrInvalidOption, idle)
@@ -94,5 +97,5 @@ func collect[T any](ctx context.Context, c *Client, row pgx.RowToFunc[T], statem
 	if err != nil && c.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	return found, explain(c.cfg.Schema, err)
+	return found, prefixed("read the locks", explain(c.cfg.Schema, err))
 }

@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -170,7 +171,7 @@ func (k *keeper) plan(a *attempt) time.Duration {
 	case a != nil && a.over:
 		wait = wallEvery // its end wakes run
 	case a != nil:
-		wait = max(wait, k.client.clock.left(a.enough))
+		wait = min(max(wait, k.client.clock.left(a.enough)), wallEvery) // the wall clock is looked at whatever hangs
 	}
 	wait = max(wait, 0)
 	k.next = now.mono + wait
@@ -200,15 +201,20 @@ func (k *keeper) begin(ctx context.Context, due []*Lease) *attempt {
 		least = min(least, minAttempt<<again)
 		l.mu.Unlock()
 	}
+	ctx, giveWay := context.WithCancelCause(ctx)
 	ctx, cancel := context.WithTimeout(ctx, patience)
-	a := &attempt{done: make(chan struct{}), cancel: cancel, enough: k.client.clock.now().add(least)}
+	a := &attempt{done: make(chan struct{}), cancel: func() { giveWay(errGaveWay) }, enough: k.client.clock.now().add(least)}
 	go func() {
 		defer close(a.done)
+		defer giveWay(nil)
 		defer cancel()
 		k.renew(ctx, due)
 	}()
 	return a
 }
+
+// errGaveWay ends an attempt that hangs, for another lease to be renewed in time.
+var errGaveWay = errors.New("the connection was given up for another, since the database did not answer")
 
 // renew makes one attempt. A failed one is no loss: the leases are due again shortly, until their trust ends.
 func (k *keeper) renew(ctx context.Context, due []*Lease) {
@@ -219,6 +225,9 @@ func (k *keeper) renew(ctx context.Context, due []*Lease) {
 			l.renewed(sent, answers[i])
 		}
 		return
+	}
+	if context.Cause(ctx) == errGaveWay { //nolint:errorlint // it is this very one, or it is not
+		err = errGaveWay // no ctx of a caller's was cancelled
 	}
 	err = explain(k.client.cfg.Schema, err)
 	level := slog.LevelWarn

@@ -59,13 +59,25 @@ func (l *Lease) String() string { return fmt.Sprintf("lease %q (token %d)", l.co
 // Token is the fencing token of the grant: greater than that of every earlier grant of the name, and unchanged by renewals.
 func (l *Lease) Token() fence.Token { return l.token }
 
-// Grant is what the helpers of package fence take. A write that they refuse as stale ends the lease.
+// Grant is what the helpers of package fence take. A write that they refuse as stale ends the lease. Once the lease was given
+// up, by Release or Close, or its row was deleted, they answer with its Err and send nothing. If it was lost in another way,
+// the database decides: a write that comes after its lease is refused when a later grant has written.
 func (l *Lease) Grant() fence.Grant {
 	g := fence.Grant{Lock: l.config.name, Token: l.token}
 	if l.client == nil {
 		return g
 	}
-	return g.InSchema(l.client.cfg.Schema).OnStale(func(error) { l.end(l.lost(Taken)) })
+	return g.InSchema(l.client.cfg.Schema).OnStale(func(error) { l.end(l.lost(Taken)) }).While(l.givenUp)
+}
+
+// givenUp is the end of a lease after which no later grant need be there to refuse what is written under it.
+func (l *Lease) givenUp() error {
+	err := l.Err()
+	var lost *LostError
+	if errors.As(err, &lost) && lost.Cause != Deleted {
+		return nil
+	}
+	return err
 }
 
 // Context carries the values of the ctx that acquired the lease, without its deadline, and is cancelled when the lease ends;
@@ -124,7 +136,10 @@ func (l *Lease) Renew(ctx context.Context) error {
 	l.client.keeper.renewNow(l, done)
 	select {
 	case err := <-done:
-		return err
+		if ended := l.Err(); err != nil && ended != nil {
+			return ended // at the same moment
+		}
+		return prefixed(fmt.Sprintf("renew lease %q", l.config.name), err)
 	case <-l.Done():
 		return l.Err()
 	case <-ctx.Done():

@@ -34,6 +34,14 @@ const hijack = `CREATE SCHEMA evil;
 	CREATE FUNCTION evil.set_config(text, text, boolean) RETURNS text LANGUAGE sql AS $$ SELECT (1/0)::text $$;
 	CREATE FUNCTION evil.current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT (1/0)::text $$;
 	CREATE FUNCTION evil.hashtextextended(text, bigint) RETURNS bigint LANGUAGE sql AS $$ SELECT 7::bigint $$;
+	CREATE FUNCTION evil.times(numeric, int) RETURNS numeric LANGUAGE sql AS $$ SELECT 1/0::numeric $$;
+	CREATE OPERATOR evil.* (LEFTARG = numeric, RIGHTARG = int, FUNCTION = evil.times);
+	CREATE FUNCTION evil.times(bigint, interval) RETURNS interval LANGUAGE sql AS $$ SELECT (1/0)::text::interval $$;
+	CREATE OPERATOR evil.* (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = evil.times);
+	CREATE FUNCTION evil.same(int, int) RETURNS boolean LANGUAGE sql AS $$ SELECT 1/0 = 1 $$;
+	CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.same);
+	CREATE FUNCTION evil.same(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT 1/0 = 1 $$;
+	CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.same);
 	CREATE TABLE evil.pg_stat_activity (pid int, backend_start timestamptz);
 	CREATE TABLE evil.leases (name text);
 	GRANT USAGE ON SCHEMA evil TO PUBLIC; GRANT ALL ON ALL TABLES IN SCHEMA evil TO PUBLIC;`

@@ -12,7 +12,7 @@ import (
 
 const (
 	manyLeases = 10_000
-	manyTTL    = 9 * time.Second
+	manyTTL    = 30 * time.Second
 )
 
 // takeMany acquires many locks from many goroutines, which share round trips.
@@ -52,7 +52,7 @@ const (
 func TestTenThousandLeasesRenewInOneStatement(t *testing.T) {
 	d := pgtest.DB(t)
 	p := pgtest.NewProxy(t, d)
-	c := open(t, p.URL(), pglock.Config{TTL: manyTTL})
+	c := open(t, p.URL(), pglock.Config{TTL: manyTTL, RenewEvery: 3 * time.Second})
 	leases := takeMany(t, c)
 	d.WaitFor(t, newWriter, pgtest.Query[string](t, d, writer))
 	d.WaitFor(t, oneWriter) // they were acquired one after the other, and go together from the second renewal on at the latest

@@ -71,7 +71,7 @@ func (s *session) settleIn(ctx context.Context) error {
 	err := s.run(ctx, statement{s.client.in(checkInSQL), []any{s.client.seen.Load()}, func(rows pgx.Rows) error {
 		return rows.Scan(&capUS, &holdUS, &isolation, &timeout, &s.self.pid, &s.self.started)
 	}})
-	if !s.pooled && (sqlState(err) == "57014" || mispooled(err)) {
+	if !s.pooled && (sqlState(err) == "57014" && !s.hasOurTimeout(ctx) || mispooled(err)) {
 		s.mispooled() // a hook of the pool has set a statement_timeout or an isolation that is not ours
 		return s.ready(ctx)
 	}
@@ -86,8 +86,18 @@ func (s *session) settleIn(ctx context.Context) error {
 	return nil
 }
 
+// hasOurTimeout tells a statement that was cancelled by a timeout that a hook has set from one that somebody cancelled.
+func (s *session) hasOurTimeout(ctx context.Context) bool {
+	var timeout string
+	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.current_setting('statement_timeout')`, pgx.QueryExecModeExec).Scan(&timeout)
+	return err == nil && timeout == milliseconds(statementTimeout)
+}
+
 // endBackend ends what the connection before may still be at, and says whether it is certain to have ended.
 func (s *session) endBackend(ctx context.Context) bool {
+	if s.left.started == 0 {
+		return false // this role cannot tell it from a later process with its number
+	}
 	var ended bool
 	err := s.conn.QueryRow(ctx, endBackendSQL, pgx.QueryExecModeExec, s.left.pid, s.left.started).Scan(&ended)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -184,6 +194,10 @@ func (s *session) drop() {
 // close ends an idle connection with a goodbye; there is nothing to end behind it.
 func (s *session) close() {
 	if s.conn == nil {
+		return
+	}
+	if s.conn.IsClosed() { // it broke, and pgx may still be at it
+		s.drop()
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

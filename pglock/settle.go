@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/fencedlock/fencedlock/fence"
 )
@@ -103,8 +104,8 @@ func (w *workLine) conclude(s *surrender, status string) {
 	case status == "released":
 		s.finish(nil)
 	case status == "locked": // a renewal in flight, or somebody's hand
-		w.later(s, ErrNotReleased)
-	case s.ghost && w.session.ghosts: // not granted yet, perhaps
+		w.later(s, errRowLocked)
+	case s.ghost && w.session.ghosts && !w.isDraining(): // not granted yet, perhaps
 		w.later(s, nil)
 	case s.unsure: // released by that sending, then
 		s.finish(nil)
@@ -112,6 +113,9 @@ func (w *workLine) conclude(s *surrender, status string) {
 		s.finish(errGone)
 	}
 }
+
+// errRowLocked: somebody else's transaction has its hand on the row.
+var errRowLocked = errors.New("its row is locked by another transaction")
 
 // errGone: the grant was over before it was released.
 var errGone = errors.New("pglock: the grant was over before")
@@ -151,9 +155,10 @@ func (w *workLine) fail(b batch, err error) {
 	}
 }
 
-// endOf ends what a request was granted, or may have been, though nobody was told of it.
+// endOf ends what a request was granted, or may have been, though nobody was told of it. What may yet come is looked for a
+// minute longer than its TTL, but not for as long as a HoldAtLeast.
 func (w *workLine) endOf(r *request) *surrender {
-	giveUp := w.client.clock.now().add(max(r.ttl, r.holdAtLeast))
+	giveUp := w.client.clock.now().add(max(r.ttl, min(r.holdAtLeast, r.ttl+time.Minute)))
 	return &surrender{name: r.name, id: r.id, giveUp: giveUp, unheld: true, ghost: r.unsure}
 }
 

@@ -7,9 +7,10 @@ import (
 )
 
 // The protocol lives in the database's functions; these are the calls. Parameters are cast, and instants and durations come in
-// microseconds, so that they mean the same with and without prepared statements, and under any DateStyle.
+// microseconds, so that they mean the same with and without prepared statements, and under any DateStyle. Operators have their schema, as
+// functions do: search_path may begin with somebody else's.
 const (
-	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) * 1000000)::bigint, 0),
+	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0)
 FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint)`
 
@@ -18,19 +19,20 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[])`
 
 	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
-  coalesce((SELECT (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_catalog.pg_stat_activity
-    WHERE pid = pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
+  coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity
+    WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
 
-	inspectSQL = `SELECT name, slot, held, owner, token, (extract(epoch FROM granted_at) * 1000000)::bigint, (extract(epoch FROM ttl) * 1000000)::bigint,
-  (extract(epoch FROM remaining) * 1000000)::bigint, (extract(epoch FROM free_in) * 1000000)::bigint, metadata
+	inspectSQL = `SELECT name, slot, held, owner, token, (extract(epoch FROM granted_at) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM ttl) OPERATOR(pg_catalog.*) 1000000)::bigint,
+  (extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM free_in) OPERATOR(pg_catalog.*) 1000000)::bigint, metadata
 FROM pglock.inspect`
 
-	pruneSQL = `SELECT pglock.prune($1::bigint * interval '1 us', $2::int)`
+	pruneSQL = `SELECT pglock.prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
 )
 
 // Not of the lock schema: a connection that was given up may still be at work, so its successor ends it first. The start time
 // tells it from a later process with the same number.
-const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid = $1::int AND (extract(epoch FROM backend_start) * 1000000)::bigint = $2::bigint`
+const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) $1::int
+  AND (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint OPERATOR(pg_catalog.=) $2::bigint`
 
 // Where the session is not ours, as behind a pooler, each transaction says what it needs.
 var (

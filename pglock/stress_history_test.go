@@ -70,6 +70,9 @@ func (s *stress) enough(t *testing.T) error {
 	if s.cuts < stressLeastCuts {
 		err = errors.Join(err, fmt.Errorf("%d cuts, want %d", s.cuts, stressLeastCuts))
 	}
+	if s.stalls == 0 || s.kills == 0 {
+		err = errors.Join(err, fmt.Errorf("%d stalls and %d backends killed, want some of each", s.stalls, s.kills))
+	}
 	return err
 }
 

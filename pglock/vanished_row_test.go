@@ -4,8 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
+	"github.com/jackc/pgx/v5"
 )
 
 // What an operator may do to the table, and why the lease then ends.
@@ -27,11 +29,18 @@ func TestALeaseWhoseRowIsGoneIsLostAndNeverMadeAnew(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.DB(t)
+			pool := d.Pool(t)
 			l := take(t, open(t, d.URL, pglock.Config{TTL: 2 * time.Second, RenewEvery: 200 * time.Millisecond}), "a")
 			d.Exec(t, v.sql)
 
 			wantLoss(t, l, v.cause) // by the renewals that the client makes by itself
 
+			err := fence.Tx(soon(t), pool, l.Grant(), "r", func(pgx.Tx) error { return nil })
+			if v.cause == pglock.Deleted {
+				wantErr(t, "a fenced write", err, pglock.ErrLost)
+			} else if err == nil && what != "row released" { // that one is harmless until another is granted the lock
+				t.Error("a fenced write passed")
+			}
 			if pgtest.Query[bool](t, d, `SELECT to_regclass('pglock.leases') IS NOT NULL`) && holds(t, d, "a") {
 				t.Errorf("a renewal made the row anew: %s", row(t, d, "a"))
 			}

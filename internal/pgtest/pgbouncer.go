@@ -30,12 +30,14 @@ auth_file = %s
 pool_mode = transaction
 default_pool_size = 3
 max_client_conn = 500
+server_login_retry = 1
+%s
 `
 
 // PgBouncer starts a real PgBouncer in front of the database, with transaction pooling, and returns the superuser's URL
 // through it. It knows the roles that can log in when it is started. It ends when the test does. The test is skipped where
-// the program is not installed ("pgbouncer" in PGLOCK_TEST_REQUIRE).
-func PgBouncer(t testing.TB, d *Database) (url string) {
+// the program is not installed ("pgbouncer" in PGLOCK_TEST_REQUIRE). Settings are further lines of its configuration.
+func PgBouncer(t testing.TB, d *Database, settings ...string) (url string) {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -54,7 +56,7 @@ func PgBouncer(t testing.TB, d *Database) (url string) {
 		}
 	})
 	for range 5 { // the port may be taken
-		if url, err = startBouncer(t, dir, program, d); err == nil {
+		if url, err = startBouncer(t, dir, program, d, settings); err == nil {
 			return url
 		}
 	}
@@ -63,13 +65,13 @@ func PgBouncer(t testing.TB, d *Database) (url string) {
 }
 
 // startBouncer starts the program and waits until it passes connections on.
-func startBouncer(t testing.TB, dir *sandbox.Dir, program string, d *Database) (string, error) {
+func startBouncer(t testing.TB, dir *sandbox.Dir, program string, d *Database, settings []string) (string, error) {
 	t.Helper()
 	to := parsed(d.URL)
 	port := 20_000 + rand.IntN(12_000)
 	users, config := filepath.Join(dir.Path, "users.txt"), filepath.Join(dir.Path, "pgbouncer.ini")
 	writeFor(t, dir, users, knownUsers(t, d))
-	writeFor(t, dir, config, fmt.Sprintf(bouncerConfig, to.Hostname(), to.Port(), port, users))
+	writeFor(t, dir, config, fmt.Sprintf(bouncerConfig, to.Hostname(), to.Port(), port, users, strings.Join(settings, "\n")))
 	to.Host = fmt.Sprintf("127.0.0.1:%d", port)
 	to.RawQuery = "sslmode=disable"
 

@@ -1,0 +1,115 @@
+package fence
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/internal/holding"
+)
+
+const (
+	// heldIdle is how long the server lets a transaction that holds its lock wait for its client.
+	heldIdle = 5 * time.Second
+
+	defaultLimit = time.Minute
+	maxLimit     = 24 * 24 * time.Hour // PostgreSQL counts 31 bits of milliseconds
+)
+
+// HeldTx runs f in a transaction that commits only while nobody else has been granted the lock: see [Hold], which it calls
+// before f. What f writes needs no token and no fence of its own. It is for data beside the locks, in the same database.
+//
+// It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it. f writes through the transaction
+// that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. Acquiring the same lock with
+// that ctx is refused, since it could only wait for itself. After an error nothing is written, except with
+// [ErrCommitUnknown]; if f returns an error, panics or calls runtime.Goexit, the transaction is rolled back.
+//
+// Errors: f's own, as it is; those of Hold, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped. Any
+// number of goroutines may call it at a time, with one grant too.
+func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, pgx.Tx) error, opts ...Option) error {
+	cfg, err := checkHeld(g, opts, forHeldTx)
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		return fmt.Errorf("fence: lock %q: %w: nothing to run", g.Lock, ErrInvalid)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, fmt.Errorf("fence: lock %q: the limit of its transaction, %v, is over: %w", g.Lock, cfg.limit, context.DeadlineExceeded))
+	defer cancel()
+	return within(ctx, db, heldName(g), cfg, func(tx pgx.Tx) error {
+		if err := hold(ctx, tx, g, cfg); err != nil {
+			return err
+		}
+		return f(holding.With(ctx, cfg.schema, g.Lock), tx)
+	})
+}
+
+// Hold ties a transaction of the caller's to its grant, before it writes: until the transaction ends, nobody else is granted
+// the lock, so all that it writes comes before all that a later holder writes. Whoever asks for the lock meanwhile is told
+// that it is held. Renewals and the release go on. It refuses a lease that has expired, so transactions that overlap cannot
+// keep a lock for ever. [HeldTx] does all that.
+//
+// Under a savepoint it is worth nothing once that is rolled back to: call it in the transaction itself.
+//
+// A writer that is paused or cut off keeps others away until the server ends its transaction: when it was idle for 5 s, when a
+// statement took longer than the limit ([Limit], a minute), and from PostgreSQL 17 on when the limit is over. A stricter
+// setting of the session stays; all of them end with the transaction.
+//
+// It blocks for a round trip, and while a later grant is being made, until ctx ends. After an error the transaction must be
+// rolled back.
+//
+// Errors: [ErrStale] if a later grant exists, [ErrExpired], [ErrElsewhere], [ErrNeverGranted], [ErrNoToken], [ErrInvalid],
+// [ErrNotMigrated], or what PostgreSQL says, wrapped: 40001 at repeatable read and serializable if the transaction began too
+// early to tell.
+func Hold(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
+	cfg, err := checkHeld(g, opts, forHeldCheck)
+	if err != nil {
+		return err
+	}
+	if isNil(tx) {
+		return fmt.Errorf("fence: lock %q: %w: nil transaction", g.Lock, ErrInvalid)
+	}
+	return hold(ctx, tx, g, cfg)
+}
+
+// checkHeld refuses bad input before any SQL.
+func checkHeld(g Grant, opts []Option, u use) (config, error) {
+	if err := g.validate(); err != nil {
+		return config{}, err
+	}
+	cfg, err := resolve(g, opts)
+	if err == nil {
+		err = cfg.refuse(heldName(g), u)
+	}
+	return cfg, err
+}
+
+func hold(ctx context.Context, tx pgx.Tx, g Grant, cfg config) error {
+	var (
+		verdict string
+		last    Token
+	)
+	err := tx.QueryRow(ctx, `SELECT verdict, coalesce(last_token, 0) FROM `+cfg.quoted()+`.fence_check($1::text, $2::int, $3::bigint, $4::int, $5::int)`,
+		pgx.QueryExecModeExec, g.Lock, g.Slot, int64(g.Token), min(heldIdle, cfg.limit).Milliseconds(), cfg.limit.Milliseconds()).Scan(&verdict, &last)
+	if err != nil {
+		return explain(fmt.Errorf("fence: %s: %w", heldName(g), err), cfg)
+	}
+	switch verdict {
+	case "held":
+		return nil
+	case "stale":
+		return g.report(&StaleError{Resource: heldName(g), Lock: g.Lock, Token: g.Token, LastToken: last})
+	case "expired":
+		return fmt.Errorf("fence: %s: %w: token %d; acquire the lock again", heldName(g), ErrExpired, g.Token)
+	case "elsewhere":
+		return fmt.Errorf("fence: %s: %w: use Tx with a resource where the locks live in another one", heldName(g), ErrElsewhere)
+	case "never_granted":
+		return fmt.Errorf("fence: %s: %w", heldName(g), neverGranted(g))
+	default:
+		return fmt.Errorf("fence: %s: this version of the library does not know the verdict %q", heldName(g), verdict)
+	}
+}
+
+func heldName(g Grant) string { return fmt.Sprintf("transaction under lock %q", g.Lock) }

@@ -1,0 +1,281 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+	"github.com/jackc/pgx/v5"
+)
+
+var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+
+// opened begins a transaction and takes its snapshot.
+func opened(t *testing.T, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := conn.BeginTx(soon(t), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(soon(t), `SELECT count(*) FROM diary`); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// scribble writes what nothing but the held lock protects.
+func scribble(t *testing.T, tx pgx.Tx, who string) error {
+	t.Helper()
+	_, err := tx.Exec(soon(t), `INSERT INTO diary (who) VALUES ($1)`, who)
+	return err
+}
+
+// A held transaction commits before the next grant is made, or not at all: at every isolation level, wherever the lease runs
+// out and another takes over.
+func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
+	t.Parallel()
+	// When the lease has run out and another asks for the lock.
+	const (
+		beforeBegin = "before it begins"
+		beforeHold  = "before it holds"
+		whileHold   = "while it asks to hold"
+		undone      = "while it asks to hold, and undone"
+		beforeWrite = "before it writes"
+		beforeEnd   = "before it commits"
+		afterEnd    = "after it has committed"
+	)
+	for _, level := range levels {
+		for _, when := range []string{beforeBegin, beforeHold, whileHold, undone, beforeWrite, beforeEnd, afterEnd} {
+			t.Run(fmt.Sprintf("%s, another comes %s", level, when), func(t *testing.T) {
+				t.Parallel()
+				d, _ := diary(t)
+				rival := client(t, d)
+				old := take(t, client(t, d), "a", pglock.NoRenewal())
+				comes := func() error { // with a try, which must not hang
+					d.Age(t, "a", time.Minute)
+					l, err := rival.TryAcquire(soon(t), "a", pglock.NoRenewal())
+					if err == nil && l.Token() <= old.Token() {
+						t.Errorf("token %d after %d", l.Token(), old.Token())
+					}
+					return err
+				}
+				conn := d.Conn(t)
+				if when == beforeBegin {
+					wantErr(t, "another", comes(), nil)
+				}
+				if when == undone {
+					d.Age(t, "a", time.Minute) // the snapshot is to see it
+				}
+				tx := opened(t, conn, level)
+				var holding error
+				switch when {
+				case beforeHold:
+					wantErr(t, "another", comes(), nil)
+					holding = fence.Hold(soon(t), tx, old.Grant())
+				case whileHold, undone:
+					d.Age(t, "a", time.Minute)
+					other := d.Conn(t)
+					if _, err := other.Exec(soon(t), `BEGIN; SELECT status FROM pglock.acquire(ARRAY['a'], ARRAY[gen_random_uuid()], 'other',
+						ARRAY[30000000], ARRAY[0], ARRAY[NULL], 0)`); err != nil {
+						t.Fatal(err)
+					}
+					asks := async(func() error { return fence.Hold(soon(t), tx, old.Grant()) })
+					d.WaitFor(t, pgtest.Waiting)
+					if _, err := other.Exec(soon(t), map[string]string{whileHold: `COMMIT`, undone: `ROLLBACK`}[when]); err != nil {
+						t.Fatal(err)
+					}
+					holding = happens(t, "Hold comes back", asks)
+				default:
+					holding = fence.Hold(soon(t), tx, old.Grant())
+				}
+
+				switch snapshot := level != pgx.ReadCommitted; {
+				case when == beforeBegin, when == beforeHold && !snapshot, when == whileHold && !snapshot:
+					wantErr(t, "Hold", holding, fence.ErrStale)
+					wantLoss(t, old, pglock.Taken)
+				case when == undone && !snapshot:
+					wantErr(t, "Hold", holding, fence.ErrExpired)
+				case when == beforeHold, when == whileHold, when == undone:
+					if state(holding) != "40001" {
+						t.Errorf("Hold = %v, want 40001", holding)
+					}
+				default:
+					wantErr(t, "Hold", holding, nil)
+				}
+				if holding != nil {
+					wantErr(t, "Rollback", tx.Rollback(soon(t)), nil)
+					if got := entries(t, d); got != "" {
+						t.Errorf("written: %q", got)
+					}
+					return
+				}
+				if when == beforeWrite {
+					wantErr(t, "another, while the transaction is open", comes(), pglock.ErrHeld)
+				}
+				wantErr(t, "the write", scribble(t, tx, "old"), nil)
+				if when == beforeEnd {
+					wantErr(t, "another, while the transaction is open", comes(), pglock.ErrHeld)
+				}
+				wantErr(t, "Commit", tx.Commit(soon(t)), nil)
+				wantErr(t, "another, after it", comes(), nil)
+				if got := entries(t, d); got != "old" {
+					t.Errorf("written: %q", got)
+				}
+			})
+		}
+	}
+}
+
+// The holder's own heartbeat passes its transaction, and so does its release, at every isolation level.
+func TestAHeldTransactionHoldsUpNeitherRenewalNorRelease(t *testing.T) {
+	t.Parallel()
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			d, pool := diary(t)
+			c := open(t, d.URL, pglock.Config{RenewEvery: 100 * time.Millisecond})
+			l := take(t, c, "a")
+			err := fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+				renewedAgain(t, d, "a")
+				renewedAgain(t, d, "a")
+				wantErr(t, "the write", scribble(t, tx, "old"), nil)
+				release(t, l)
+				refused(t, client(t, d), "a") // until the transaction has ended
+				return nil
+			}, fence.Isolation(level))
+			wantErr(t, "HeldTx", err, nil)
+			take(t, client(t, d), "a")
+			if got := entries(t, d); got != "old" {
+				t.Errorf("written: %q", got)
+			}
+		})
+	}
+}
+
+func TestTransactionsThatOverlapCannotKeepALockForEver(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	l := take(t, client(t, d), "a", pglock.NoRenewal())
+	err := fence.HeldTx(soon(t), pool, l.Grant(), func(_ context.Context, tx pgx.Tx) error {
+		wantErr(t, "a second one beside it", fence.HeldTx(soon(t), pool, l.Grant(), func(context.Context, pgx.Tx) error { return nil }), nil)
+		d.Age(t, "a", time.Minute)
+		wantErr(t, "a third one, of an expired lease", fence.HeldTx(soon(t), pool, l.Grant(), func(context.Context, pgx.Tx) error { return nil }),
+			fence.ErrExpired)
+		return scribble(t, tx, "first")
+	})
+	wantErr(t, "the first one", err, nil)
+	take(t, client(t, d), "a")
+}
+
+// A writer that stops with its transaction open, as a process does that is paused, keeps others away for as long as the limit.
+func TestAStoppedWriterIsThrownOut(t *testing.T) {
+	t.Parallel()
+	d, _ := diary(t)
+	l := take(t, client(t, d), "a", pglock.NoRenewal())
+	tx := opened(t, d.Conn(t), pgx.ReadCommitted)
+	wantErr(t, "Hold", fence.Hold(soon(t), tx, l.Grant(), fence.Limit(200*time.Millisecond)), nil)
+	wantErr(t, "the write", scribble(t, tx, "old"), nil)
+	d.Age(t, "a", time.Minute)
+	granted(t, acquiring(soon(t), client(t, d), "a"))
+	if err := tx.Commit(soon(t)); err == nil {
+		t.Error("it has committed")
+	}
+	if got := entries(t, d); got != "" {
+		t.Errorf("written: %q", got)
+	}
+}
+
+// The limits end with the transaction, and never lift stricter ones.
+func TestTheLimitsOfAHeldTransactionAreItsOwn(t *testing.T) {
+	t.Parallel()
+	d, _ := diary(t)
+	l := take(t, client(t, d), "a", pglock.NoRenewal())
+	conn := d.Conn(t)
+	type querier interface {
+		QueryRow(context.Context, string, ...any) pgx.Row
+	}
+	limits := func(db querier) (idle, statement, total string) {
+		if err := db.QueryRow(soon(t), `SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('statement_timeout'),
+			coalesce(current_setting('transaction_timeout', true), 'not before 17')`).Scan(&idle, &statement, &total); err != nil {
+			t.Fatal(err)
+		}
+		return idle, statement, total
+	}
+	idle, statement, total := limits(conn)
+	for set, want := range map[string][2]string{
+		`SELECT`: {"5s", "1min"},
+		`SET LOCAL idle_in_transaction_session_timeout = '4s'; SET LOCAL statement_timeout = '7s'`: {"4s", "7s"},
+		`SET LOCAL idle_in_transaction_session_timeout = '6s'; SET LOCAL statement_timeout = '1d'`: {"5s", "1min"},
+	} {
+		tx := opened(t, conn, pgx.ReadCommitted)
+		if _, err := tx.Exec(soon(t), set); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "Hold", fence.Hold(soon(t), tx, l.Grant()), nil)
+		i, s, all := limits(tx)
+		if i != want[0] || s != want[1] || total == "0" && all != "1min" {
+			t.Errorf("after %s: idle %s, statement %s, in all %s", set, i, s, all)
+		}
+		wantErr(t, "Commit", tx.Commit(soon(t)), nil)
+	}
+	if i, s, all := limits(conn); i != idle || s != statement || all != total {
+		t.Errorf("after the transactions: idle %s, statement %s, in all %s", i, s, all)
+	}
+}
+
+// Whoever asks for the lock of its own transaction could only wait for itself.
+func TestATransactionThatAsksForItsOwnLockIsToldSo(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	c := client(t, d)
+	l := take(t, c, "a")
+	err := fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := c.Acquire(ctx, "a")
+		wantErr(t, "Acquire", err, pglock.ErrOwnTransaction)
+		_, err = c.TryAcquire(ctx, "a")
+		wantErr(t, "TryAcquire", err, pglock.ErrOwnTransaction)
+		wantErr(t, "Do", c.Do(ctx, "a", func(context.Context, *pglock.Lease) error { return nil }), pglock.ErrOwnTransaction)
+		other, err := c.Acquire(ctx, "b")
+		wantErr(t, "Acquire of another lock", err, nil)
+		release(t, other)
+		return nil
+	})
+	wantErr(t, "HeldTx", err, nil)
+}
+
+func TestWhatCannotBeHeldIsToldApart(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	l := take(t, client(t, d), "a")
+	unused := take(t, client(t, d), "gone")
+	release(t, unused)
+	d.Exec(t, `DELETE FROM pglock.leases WHERE name = 'gone'`)
+	made, deleted, elsewhere := l.Grant(), fence.Grant{Lock: "gone", Token: unused.Token()}, fence.Grant{Lock: "b", Token: 7}
+	made.Token++
+	failure := errors.New("no money")
+	for what, c := range map[string]struct {
+		g    fence.Grant
+		f    func(context.Context, pgx.Tx) error
+		want error
+	}{
+		"a token that was made up":           {made, nil, fence.ErrNeverGranted},
+		"a lock that nobody used here":       {elsewhere, nil, fence.ErrElsewhere},
+		"a lock whose row was deleted":       {deleted, nil, fence.ErrElsewhere},
+		"a failure of the transaction's own": {l.Grant(), func(_ context.Context, tx pgx.Tx) error { return errors.Join(scribble(t, tx, "x"), failure) }, failure},
+	} {
+		f := c.f
+		if f == nil {
+			f = func(context.Context, pgx.Tx) error { t.Errorf("%s: it ran", what); return nil }
+		}
+		wantErr(t, what, fence.HeldTx(soon(t), pool, c.g, f), c.want)
+	}
+	if got := entries(t, d); got != "" {
+		t.Errorf("written: %q", got)
+	}
+	wantErr(t, "the lease", l.Err(), nil)
+}
