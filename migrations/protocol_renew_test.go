@@ -78,7 +78,7 @@ func TestRenewalOfALockedRowThatLapsedIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.DB(t)
 	c := newCaller(t, db)
-	g := c.takeWith(ask{name: "a", ttl: time.Second})
+	g := c.takeWith(ask{name: "a", ttl: 4 * time.Second})
 	unlock := lock(t, db, "a", "SHARE")
 	want(t, "renewal", c.renew(g), "locked")
 	db.WaitFor(t, `SELECT expires_at <= clock_timestamp() FROM pglock.leases WHERE name = 'a'`)

@@ -183,7 +183,7 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 		}
 		for _, th := range all {
 			_, err := conn.Exec(t.Context(), "BEGIN; "+th.sql+"; ROLLBACK")
-			refused := sqlState(err) == "42501"
+			refused := sqlState(err) == "42501" || sqlState(err) == "55000" // the view inspect cannot be written to by anybody
 			// GRANT by somebody who may read the object, but not pass that on, is only a warning.
 			if strings.HasPrefix(th.name, "grant ") && err == nil {
 				continue
