@@ -124,6 +124,10 @@ func (m *migrator) close(ctx context.Context) { hangUp(ctx, m.conn) }
 func (m *migrator) change(ctx context.Context, done func(context.Context, pgx.Tx, state) (bool, error),
 	do func(context.Context, pgx.Tx, state) error,
 ) error {
+	var reason error // for the last wait
+	waited := func(err error) error {
+		return fmt.Errorf("waiting to change schema %q (%w): %w", m.schema, reason, err)
+	}
 	for try := 0; ; try++ {
 		over := false
 		look := func(tx pgx.Tx) (s state, err error) {
@@ -133,7 +137,10 @@ func (m *migrator) change(ctx context.Context, done func(context.Context, pgx.Tx
 			return s, err
 		}
 		err := inTx(ctx, m.conn, pgx.ReadOnly, func(tx pgx.Tx) error { _, err := look(tx); return err })
-		if err != nil || over {
+		switch {
+		case err != nil && ctx.Err() != nil && reason != nil:
+			return waited(err)
+		case err != nil || over:
 			return err
 		}
 		err = inTx(ctx, m.conn, pgx.ReadWrite, func(tx pgx.Tx) error {
@@ -146,11 +153,16 @@ func (m *migrator) change(ctx context.Context, done func(context.Context, pgx.Tx
 			}
 			return do(ctx, tx, s)
 		})
-		if !busy(err) {
+		switch {
+		case busy(err):
+			reason = err
+		case err != nil && ctx.Err() != nil && reason != nil:
+			return waited(err)
+		default:
 			return err
 		}
 		if cause := pause(ctx, try); cause != nil {
-			return fmt.Errorf("waiting to change schema %q (%w): %w", m.schema, err, cause)
+			return waited(cause)
 		}
 	}
 }
