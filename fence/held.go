@@ -76,7 +76,7 @@ func Hold(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
 
 // checkHeld refuses bad input before any SQL.
 func checkHeld(g Grant, opts []Option, u use) (config, error) {
-	if err := g.validate(); err != nil {
+	if err := g.Validate(); err != nil {
 		return config{}, err
 	}
 	cfg, err := resolve(g, opts)
@@ -100,7 +100,7 @@ func hold(ctx context.Context, tx pgx.Tx, g Grant, cfg config) error {
 	case "held":
 		return nil
 	case "stale":
-		return g.report(&StaleError{Resource: heldName(g), Lock: g.Lock, Token: g.Token, LastToken: last})
+		return g.Stale(&StaleError{Resource: heldName(g), Lock: g.Lock, Token: g.Token, LastToken: last})
 	case "expired":
 		return fmt.Errorf("fence: %s: %w: token %d; acquire the lock again", heldName(g), ErrExpired, g.Token)
 	case "elsewhere":

@@ -37,7 +37,7 @@ func Raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, opts ...Opt
 
 // checkResource refuses bad input before any SQL.
 func checkResource(g Grant, resource string, opts []Option) (config, error) {
-	if err := g.validate(); err != nil {
+	if err := g.Validate(); err != nil {
 		return config{}, err
 	}
 	cfg, err := resolve(g, opts)
@@ -67,7 +67,7 @@ func raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, cfg config)
 	case "raised", "passed":
 		return nil
 	case "stale", "behind":
-		return g.report(&StaleError{Resource: resource, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind"})
+		return g.Stale(&StaleError{Resource: resource, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind"})
 	case "other_lock":
 		return &OtherLockError{Resource: resource, Lock: g.Lock, Slot: g.Slot, OtherLock: lock, OtherSlot: slot}
 	case "never_granted":

@@ -73,8 +73,9 @@ func (g Grant) While(f func() error) Grant {
 	return g
 }
 
-// validate refuses, before any SQL, what can be no grant, or is one no more.
-func (g Grant) validate() error {
+// Validate tells what every write finds out before it sends anything: [ErrNoToken] for what can be no grant, and what
+// [Grant.While] answers. Nil says nothing of whether the lock has moved on; that only a fence knows.
+func (g Grant) Validate() error {
 	if err := g.check(); err != nil || g.while == nil {
 		return err
 	}
@@ -96,8 +97,9 @@ func (g Grant) check() error {
 	return nil
 }
 
-// report tells the lease of a refusal, and returns it.
-func (g Grant) report(err error) error {
+// Stale tells what is registered with [Grant.OnStale] of a refusal, if err matches [ErrStale], and returns err. It is for fences
+// of your own; those of this package call it.
+func (g Grant) Stale(err error) error {
 	if g.onStale != nil && errors.Is(err, ErrStale) {
 		g.onStale(err)
 	}

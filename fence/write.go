@@ -15,7 +15,7 @@ const inferTypes = pgx.QueryExecModeCacheDescribe
 const sends = 5
 
 func (t Table) write(ctx context.Context, db DB, g Grant, v verb, row Row, opts []Option) error {
-	if err := g.validate(); err != nil {
+	if err := g.Validate(); err != nil {
 		return err
 	}
 	cfg, err := resolve(g, opts)
@@ -42,7 +42,7 @@ func (t Table) write(ctx context.Context, db DB, g Grant, v verb, row Row, opts 
 			return checked.explain(fmt.Errorf("fence: %s of %s: %w", v.name, name, err), cfg)
 		}
 		if err, ok := a.verdict(v, g, cfg.again, name); ok {
-			return g.report(err)
+			return g.Stale(err)
 		}
 	}
 	return fmt.Errorf("fence: %s of %s: it changes faster than it can be written, or a trigger, a rule or row security hides it", v.name, name)

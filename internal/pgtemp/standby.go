@@ -25,6 +25,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	}
 	own := maps.Clone(s.local.settings)
 	own["primary_conninfo"] = fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", s.local.port)
+	own["wal_retrieve_retry_interval"] = "100ms" // a promotion may have to wait for that long
 	c, err := newCluster(s.local.bin, own)
 	if err != nil {
 		return nil, err

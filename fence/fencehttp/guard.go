@@ -1,0 +1,132 @@
+package fencehttp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+)
+
+// A Guard lets requests through to a handler whose tokens no later one has overtaken.
+type Guard struct {
+	// DB is where the fences are: a pool. Each request that runs uses one connection, so it bounds how many do. Required.
+	DB fence.Beginner
+
+	// Fence says which lock protects what a request is about, and under which name its fence is kept (see fence.Raise).
+	// Required. An empty resource is answered with 404.
+	Fence func(r *http.Request) (lock, resource string)
+
+	// Options are those of fence.Tx: fence.Schema, say.
+	Options []fence.Option
+
+	// Logger hears of what the answer does not tell: errors of the database. Nil: nobody.
+	Logger *slog.Logger
+}
+
+// The types of problems, as RFC 9457 has them.
+const (
+	StaleToken   = "urn:fencedlock:problem:stale-token"   // 409: a later token was here
+	MissingToken = "urn:fencedlock:problem:missing-token" // 428: the request has none
+	InvalidToken = "urn:fencedlock:problem:invalid-token" // 400: it is no token, or was never granted
+	OtherLock    = "urn:fencedlock:problem:other-lock"    // 409: the resource belongs to another lock
+	Unavailable  = "urn:fencedlock:problem:unavailable"   // 503: the fence cannot be asked
+)
+
+// A Problem is the body of a refusal, of type application/problem+json.
+type Problem struct {
+	Type      string      `json:"type"`
+	Title     string      `json:"title"`
+	Status    int         `json:"status"`
+	Detail    string      `json:"detail,omitempty"`
+	Token     fence.Token `json:"token,omitempty"`      // the request's
+	LastToken fence.Token `json:"last_token,omitempty"` // the later one that was here
+}
+
+// Handler returns a handler that runs next for a request whose token is not behind the fence, and holds the fence until next
+// returns. A later token waits meanwhile, until the request's context ends. What is refused is answered with a [Problem] and
+// never reaches next. A panic of next passes through.
+//
+// The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
+func (g Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		values := r.Header.Values(Header)
+		if len(values) == 0 {
+			refuse(w, Problem{Type: MissingToken, Title: "the request needs a fencing token", Status: http.StatusPreconditionRequired,
+				Detail: "send the token of the lock in the header " + Header})
+			return
+		}
+		token, err := parse(values)
+		if err != nil {
+			refuse(w, Problem{Type: InvalidToken, Title: "not a fencing token", Status: http.StatusBadRequest, Detail: err.Error()})
+			return
+		}
+		lock, resource := g.Fence(r)
+		if resource == "" {
+			http.NotFound(w, r)
+			return
+		}
+		grant := fence.Grant{Lock: lock, Token: token}
+		// A stricter level would refuse, with 40001, who has only waited.
+		opts := append([]fence.Option{fence.Isolation(pgx.ReadCommitted)}, g.Options...)
+		if err := fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error { return nil }, opts...); err != nil {
+			g.fail(w, r, token, err)
+			return
+		}
+		ran := false
+		err = fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error {
+			ran = true
+			next.ServeHTTP(w, r)
+			return nil
+		}, opts...)
+		switch {
+		case !ran:
+			g.fail(w, r, token, err)
+		case err != nil && r.Context().Err() == nil: // the answer has been given, and the fence was raised before
+			g.log(r.Context(), "fencehttp: the fence was let go of before the handler had ended", err)
+		}
+	})
+}
+
+// fail answers for a request that did not pass.
+func (g Guard) fail(w http.ResponseWriter, r *http.Request, token fence.Token, err error) {
+	p := Problem{Token: token}
+	var stale *fence.StaleError
+	switch {
+	case errors.As(err, &stale):
+		p.Type, p.Title, p.Status, p.LastToken = StaleToken, "a later holder of the lock was here", http.StatusConflict, stale.LastToken
+		p.Detail = "stop: the lock has moved on"
+		if stale.Behind {
+			p.Detail = "the lock service is behind: its owner must raise the floor of its tokens"
+			g.log(r.Context(), "fencehttp: refused", err)
+		}
+		w.Header().Set(Header, strconv.FormatInt(int64(stale.LastToken), 10))
+	case errors.Is(err, fence.ErrOtherLock):
+		p.Type, p.Title, p.Status = OtherLock, "another lock protects this", http.StatusConflict
+		g.log(r.Context(), "fencehttp: refused", err)
+	case errors.Is(err, fence.ErrNeverGranted):
+		p.Type, p.Title, p.Status = InvalidToken, "the token was never granted", http.StatusBadRequest
+	default:
+		p.Type, p.Title, p.Status = Unavailable, "the fence cannot be asked", http.StatusServiceUnavailable
+		g.log(r.Context(), "fencehttp: the fence cannot be asked", err)
+	}
+	refuse(w, p)
+}
+
+func (g Guard) log(ctx context.Context, message string, err error) {
+	if g.Logger != nil {
+		g.Logger.ErrorContext(ctx, message, "error", err)
+	}
+}
+
+func refuse(w http.ResponseWriter, p Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	json.NewEncoder(w).Encode(p) //nolint:errcheck // who sent the request has gone
+}

@@ -1,0 +1,343 @@
+package fencehttp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/fence/fencehttp"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// A shelf is a service whose effects are what it was told, in order.
+type shelf struct {
+	*httptest.Server
+	mu   sync.Mutex
+	kept []string
+	in   chan string // each body that has arrived waits here for the test, if there is a channel
+	log  strings.Builder
+}
+
+// newShelf guards a shelf by the lock "billing": each path is a resource.
+func newShelf(t *testing.T, d *pgtest.Database) *shelf {
+	t.Helper()
+	s := &shelf{}
+	guard := fencehttp.Guard{
+		DB:     d.Pool(t),
+		Fence:  func(r *http.Request) (lock, resource string) { return r.Host, strings.TrimPrefix(r.URL.Path, "/") },
+		Logger: slog.New(slog.NewTextHandler(&s.log, nil)),
+	}
+	s.Server = httptest.NewServer(guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if s.in != nil {
+			s.in <- string(body)
+			s.in <- "go on"
+		}
+		if string(body) == "panic" {
+			panic(http.ErrAbortHandler)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.kept = append(s.kept, string(body))
+	})))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *shelf) content() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.kept, " ")
+}
+
+// put sends a body under the lock "billing", with header values for the token.
+func (s *shelf) put(t *testing.T, client *http.Client, ctx context.Context, path, body string, tokens ...string) (*http.Response, fencehttp.Problem, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "billing"
+	for _, token := range tokens {
+		r.Header.Add(fencehttp.Header, token)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, fencehttp.Problem{}, err
+	}
+	defer resp.Body.Close()
+	var p fencehttp.Problem
+	if resp.StatusCode != http.StatusOK {
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+			t.Errorf("the body of status %d: %v", resp.StatusCode, err)
+		}
+		if got := resp.Header.Get("Content-Type"); got != "application/problem+json" || p.Status != resp.StatusCode || p.Title == "" {
+			t.Errorf("%s: %+v with status %d", got, p, resp.StatusCode)
+		}
+	}
+	return resp, p, nil
+}
+
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestAGuardLetsNoEarlierTokenThrough(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t, pgtest.DB(t))
+	for _, c := range []struct {
+		tokens []string
+		path   string
+		status int
+		kind   string
+		last   fence.Token
+	}{
+		{tokens: []string{"7"}, status: 200},
+		{tokens: []string{"7"}, status: 200}, // the same grant
+		{tokens: []string{"6"}, status: 409, kind: fencehttp.StaleToken, last: 7},
+		{tokens: []string{"6"}, path: "/another", status: 200},
+		{tokens: []string{"9"}, status: 200},
+		{tokens: []string{"8"}, status: 409, kind: fencehttp.StaleToken, last: 9},
+		{status: 428, kind: fencehttp.MissingToken},
+		{tokens: []string{"9", "9"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{""}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"0"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"-1"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"+9"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"09"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"9.0"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"0x9"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"9, 10"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"9007199254740992"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"99999999999999999999"}, status: 400, kind: fencehttp.InvalidToken},
+		{tokens: []string{"9007199254740991"}, status: 400, kind: fencehttp.InvalidToken}, // no service can have drawn it
+		{tokens: []string{"9"}, status: 200},
+	} {
+		if c.path == "" {
+			c.path = "/shelf"
+		}
+		resp, p, err := s.put(t, http.DefaultClient, bounded(t), c.path, strings.Join(c.tokens, "+"), c.tokens...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != c.status || p.Type != c.kind || p.LastToken != c.last {
+			t.Errorf("%q: status %d, %+v", c.tokens, resp.StatusCode, p)
+		}
+		if got := resp.Header.Get(fencehttp.Header); c.last > 0 && got == "" || c.last == 0 && got != "" {
+			t.Errorf("%q: the answer's header is %q", c.tokens, got)
+		}
+		if c.last > 0 && (p.Token != 6 && p.Token != 8) {
+			t.Errorf("%q: the problem is of token %d", c.tokens, p.Token)
+		}
+	}
+	if got := s.content(); got != "7 7 6 9 9" {
+		t.Errorf("kept: %s", got)
+	}
+}
+
+func TestAResourceOfAnotherLockIsToldApart(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	d.Exec(t, `SELECT pglock.fence_raise('shelf', 'another lock', 0, 3)`)
+	resp, p, err := s.put(t, http.DefaultClient, bounded(t), "/shelf", "x", "7")
+	if err != nil || resp.StatusCode != 409 || p.Type != fencehttp.OtherLock || resp.Header.Get(fencehttp.Header) != "" {
+		t.Errorf("%v, %+v, %v", resp, p, err)
+	}
+	if !strings.Contains(s.log.String(), "another lock") || strings.Contains(p.Detail, "another lock") {
+		t.Errorf("the log: %s; the answer: %+v", s.log.String(), p)
+	}
+	if resp, err := http.Get(s.URL + "/"); err != nil || resp.StatusCode != 428 {
+		t.Errorf("without a token: %v, %v", resp, err)
+	} else {
+		resp.Body.Close() //nolint:errcheck // read only
+	}
+}
+
+// A later token waits for the handler of an earlier one, so their effects come in order.
+func TestTheFenceIsHeldThroughTheHandler(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	s.in = make(chan string)
+	answers := make(chan int, 2)
+	put := func(token string) {
+		resp, _, err := s.put(t, http.DefaultClient, bounded(t), "/shelf", token, token)
+		if err != nil {
+			t.Error(err)
+			answers <- 0
+			return
+		}
+		answers <- resp.StatusCode
+	}
+	go put("7")
+	if got := <-s.in; got != "7" {
+		t.Fatal(got)
+	}
+	go put("8")
+	d.WaitFor(t, pgtest.Waiting)
+	for range 3 { // goes on; the next has arrived; goes on
+		<-s.in
+	}
+	if a, b := <-answers, <-answers; a != 200 || b != 200 || s.content() != "7 8" {
+		t.Errorf("answers %d and %d, kept: %s", a, b, s.content())
+	}
+}
+
+// What a handler or its connection comes to does not lower the fence.
+func TestTheFenceStaysWhateverBecomesOfTheHandler(t *testing.T) {
+	t.Parallel()
+	for what, harm := range map[string]func(t *testing.T, d *pgtest.Database){
+		"it panics": nil,
+		"its connection to the fence is cut": func(t *testing.T, d *pgtest.Database) {
+			if n := d.KillBackends(t, `state = 'idle in transaction'`); n != 1 {
+				t.Errorf("%d connections hold a fence, want 1", n)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			s := newShelf(t, d)
+			s.in = make(chan string)
+			done := make(chan struct{})
+			body := "7"
+			if harm == nil {
+				body = "panic"
+			}
+			go func() {
+				defer close(done)
+				_, _, err := s.put(t, http.DefaultClient, bounded(t), "/shelf", body, "7")
+				if (err == nil) != (harm != nil) {
+					t.Errorf("the answer: %v", err)
+				}
+			}()
+			<-s.in
+			if harm != nil {
+				harm(t, d)
+			}
+			<-s.in
+			<-done
+			s.in = nil
+			resp, p, err := s.put(t, http.DefaultClient, bounded(t), "/shelf", "6", "6")
+			if err != nil || resp.StatusCode != 409 || p.LastToken != 7 {
+				t.Errorf("an earlier token: %v, %+v, %v", resp, p, err)
+			}
+		})
+	}
+}
+
+func TestAGuardWithoutItsDatabaseLetsNothingThrough(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	d.Exec(t, `DROP SCHEMA pglock CASCADE`)
+	resp, p, err := s.put(t, http.DefaultClient, bounded(t), "/shelf", "x", "7")
+	if err != nil || resp.StatusCode != 503 || p.Type != fencehttp.Unavailable || strings.Contains(p.Detail+p.Title, "schema") {
+		t.Errorf("%v, %+v, %v", resp, p, err)
+	}
+	if got := s.content(); got != "" || !strings.Contains(s.log.String(), "migrations.Up") {
+		t.Errorf("kept: %q; the log: %s", got, s.log.String())
+	}
+}
+
+// From the lease to the effect and back: the refusal ends the lease.
+func TestARefusedRequestEndsItsLease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	locks, err := pglock.Open(d.URL, pglock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { locks.Close(bounded(t)) }) //nolint:errcheck // its leases are over
+	take := func() *pglock.Lease {
+		l, err := locks.TryAcquire(bounded(t), "billing", pglock.NoRenewal(), pglock.TTL(20*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	client := &http.Client{Transport: fencehttp.Transport{}}
+	old := take()
+	d.Age(t, "billing", time.Minute)
+	next := take()
+	put := func(l *pglock.Lease, body string) int {
+		resp, _, err := s.put(t, client, fence.NewContext(bounded(t), l.Grant()), "/shelf", body, "1") // by hand, and replaced
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode
+	}
+	if got := put(next, "next"); got != 200 {
+		t.Errorf("the next holder: %d", got)
+	}
+	if err := old.Err(); err != nil {
+		t.Fatalf("it knows already: %v", err)
+	}
+	if got := put(old, "old"); got != 409 {
+		t.Errorf("the old holder: %d", got)
+	}
+	var lost *pglock.LostError
+	if !errors.As(old.Err(), &lost) || lost.Cause != pglock.Taken {
+		t.Errorf("the old lease: %v", old.Err())
+	}
+	if err := next.Release(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.put(t, client, fence.NewContext(bounded(t), next.Grant()), "/shelf", "released"); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a released lease: %v", err)
+	}
+	resp, p, err := s.put(t, client, bounded(t), "/shelf", "no grant")
+	if err != nil || resp.StatusCode != 428 || p.Type != fencehttp.MissingToken {
+		t.Errorf("without a grant: %v, %+v, %v", resp, p, err)
+	}
+	if got := s.content(); got != "next" {
+		t.Errorf("kept: %s", got)
+	}
+}
+
+// A 409 of the service's own says nothing about the lock.
+func TestAnotherConflictEndsNoLease(t *testing.T) {
+	t.Parallel()
+	for _, header := range []string{"", "5", "7", "x"} {
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if header != "" {
+				w.Header().Set(fencehttp.Header, header)
+			}
+			w.WriteHeader(http.StatusConflict)
+		}))
+		g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(err error) { t.Errorf("header %q: the lease was told %v", header, err) })
+		r, err := http.NewRequestWithContext(fence.NewContext(bounded(t), g), http.MethodGet, service.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: fencehttp.Transport{Base: http.DefaultTransport}}).Do(r)
+		if err != nil || resp.StatusCode != 409 {
+			t.Errorf("%v, %v", resp, err)
+		} else {
+			resp.Body.Close() //nolint:errcheck // read only
+		}
+		if r.Header.Get(fencehttp.Header) != "" {
+			t.Error("the request was changed")
+		}
+		service.Close()
+	}
+}

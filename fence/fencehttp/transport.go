@@ -1,0 +1,62 @@
+package fencehttp
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/fencedlock/fencedlock/fence"
+)
+
+// Header carries the token of a request, and of an answer that refuses it the later token that was there: a decimal number,
+// without sign or leading zeros.
+const Header = "Fencing-Token"
+
+// A Transport puts the token of the grant that a request's context carries (fence.NewContext) into its [Header]. A request
+// whose context carries none is sent as it is, so that the Guard can refuse it; a header that somebody has set by hand stays
+// only then. A grant that cannot be one, or whose lease was given up, is an error, and nothing is sent.
+//
+// When the answer is a Guard's refusal of a stale token, the lease of the grant is ended, and the answer is returned as it is.
+// Any number of goroutines may use one.
+type Transport struct {
+	Base http.RoundTripper // what sends; nil: http.DefaultTransport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	g, ok := fence.FromContext(r.Context())
+	if !ok {
+		return base.RoundTrip(r)
+	}
+	if err := g.Validate(); err != nil {
+		if r.Body != nil {
+			r.Body.Close() //nolint:errcheck // a RoundTripper closes it, whatever happens
+		}
+		return nil, err
+	}
+	r = r.Clone(r.Context()) // a RoundTripper does not change its request
+	r.Header.Set(Header, strconv.FormatInt(int64(g.Token), 10))
+	resp, err := base.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusConflict {
+		if last, err := parse(resp.Header.Values(Header)); err == nil && last > g.Token {
+			g.Stale(&fence.StaleError{Resource: r.Method + " " + r.URL.Redacted(), Lock: g.Lock, Token: g.Token, LastToken: last})
+		}
+	}
+	return resp, err
+}
+
+// parse takes what the header can hold, and nothing that merely looks like it.
+func parse(values []string) (fence.Token, error) {
+	if len(values) != 1 {
+		return 0, fmt.Errorf("%d headers %s, want one", len(values), Header)
+	}
+	n, err := strconv.ParseInt(values[0], 10, 64)
+	if err != nil || n <= 0 || n >= 1<<53 || strconv.FormatInt(n, 10) != values[0] {
+		return 0, fmt.Errorf("%s %.40q: want a decimal number from 1 to below 2^53", Header, values[0])
+	}
+	return fence.Token(n), nil
+}
