@@ -50,15 +50,20 @@ type Problem struct {
 
 // Handler returns a handler that runs next for a request whose token is not behind the fence, and holds the fence until next
 // returns. A later token waits meanwhile, until the request's context ends. What is refused is answered with a [Problem] and
-// never reaches next. A panic of next passes through.
+// never reaches next. A panic of next passes through. A Guard without DB or Fence panics here, before any request.
 //
 // The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
 func (g Guard) Handler(next http.Handler) http.Handler {
+	if g.DB == nil || g.Fence == nil {
+		panic("fencehttp: a Guard needs DB and Fence")
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values := r.Header.Values(Header)
 		if len(values) == 0 {
-			refuse(w, Problem{Type: MissingToken, Title: "the request needs a fencing token", Status: http.StatusPreconditionRequired,
-				Detail: "send the token of the lock in the header " + Header})
+			refuse(w, Problem{
+				Type: MissingToken, Title: "the request needs a fencing token", Status: http.StatusPreconditionRequired,
+				Detail: "send the token of the lock in the header " + Header,
+			})
 			return
 		}
 		token, err := parse(values)
