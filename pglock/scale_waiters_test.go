@@ -21,7 +21,7 @@ func TestAThousandWaitersInOneProcessTakeTurns(t *testing.T) {
 	d := pgtest.DB(t)
 	p := pgtest.NewProxy(t, d)
 	c := open(t, p.URL(), pglock.Config{})
-	beside := take(t, c, "beside", pglock.TTL(2*time.Second))
+	beside := take(t, c, "beside", pglock.TTL(5*time.Second))
 	first := take(t, c, "a")
 	ctx, enough := context.WithCancelCause(t.Context())
 	defer enough(nil)

@@ -18,26 +18,29 @@ func (d *Database) KillBackends(t testing.TB, where string) int {
 		patience.Milliseconds()/2, where))
 }
 
-// WaitFor blocks until a query of one boolean answers true, for 10 s at most: then it fails the test. It looks again every
-// few milliseconds, over a connection of its own. It is for what sends no event, such as somebody who waits for a lock:
-// see Waiting.
+// WaitFor blocks until a query of one boolean answers true, for 10 s at most: then it fails the test. It looks again after
+// some milliseconds, over a connection of its own. It is for what sends no event, such as somebody who waits for a lock: see
+// Waiting.
 func (d *Database) WaitFor(t testing.TB, sql string, args ...any) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	d.do(t, func(ctx context.Context, conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		for {
+		const look = "look" // planned once: many tests look at once, and should not be what keeps the machine busy
+		if _, err := conn.Prepare(ctx, look, sql); err != nil {
+			return fmt.Errorf("waiting for %s: %w", sql, err)
+		}
+		defer conn.Deallocate(context.WithoutCancel(ctx), look) //nolint:errcheck // the connection may be broken by now
+		for pause := 2 * time.Millisecond; ; pause = min(pause*3/2, 30*time.Millisecond) {
 			var yes bool
-			if err := conn.QueryRow(ctx, sql, args...).Scan(&yes); err != nil {
+			if err := conn.QueryRow(ctx, look, args...).Scan(&yes); err != nil {
 				return fmt.Errorf("waiting for %s: %w", sql, err)
 			}
 			if yes {
 				return nil
 			}
 			select {
-			case <-tick.C:
+			case <-time.After(pause):
 			case <-ctx.Done():
 				return fmt.Errorf("waited 10 s for %s", sql)
 			}
