@@ -45,7 +45,7 @@ func busy(err error) bool {
 
 // pause waits a while before the next try, longer each time and never in step with others.
 func pause(ctx context.Context, try int) error {
-	d := min(10*time.Millisecond<<min(try, 5), 250*time.Millisecond)
+	d := min(30*time.Millisecond<<min(try, 4), 250*time.Millisecond)
 	t := time.NewTimer(d/2 + rand.N(d)) //nolint:gosec // jitter
 	defer t.Stop()
 	select {

@@ -32,7 +32,7 @@ func newStressHost(t *testing.T, d *pgtest.Database, i int) *stressHost {
 	h := &stressHost{name: fmt.Sprintf("host%d", i), proxy: pgtest.NewProxy(t, d)}
 	// A server may be set to lose commits in a crash, or not, and a session may be set otherwise.
 	h.url = with(t, h.proxy.URL(), "application_name", h.name, "synchronous_commit", []string{"on", "off"}[i%2])
-	pool, err := pgxpool.New(t.Context(), with(t, h.url, "pool_max_conns", "3"))
+	pool, err := pgxpool.New(t.Context(), with(t, h.url, "pool_max_conns", "1"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ func dial(ctx context.Context, url string) error {
 }
 
 func TestRestartKeepsDataAndAddress(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{Durable: true})
 	execute(t, s, `CREATE TABLE kept AS SELECT 1 AS n`)
 	for _, mode := range []pgtemp.Mode{pgtemp.Fast, pgtemp.Immediate} {
@@ -38,6 +39,7 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 }
 
 func TestHaltRefusesConnectionsUntilResume(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{})
 	for range 2 { // a second call does nothing
 		if err := s.Halt(t.Context(), pgtemp.Immediate); err != nil {
@@ -58,6 +60,7 @@ func TestHaltRefusesConnectionsUntilResume(t *testing.T) {
 }
 
 func TestFrozenServerIsSilentThenGoesOn(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{})
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
 	if err != nil {
@@ -83,6 +86,7 @@ func TestFrozenServerIsSilentThenGoesOn(t *testing.T) {
 }
 
 func TestStopOfAFrozenServer(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{})
 	if err := s.Freeze(); err != nil {
 		t.Fatal(err)
@@ -93,6 +97,7 @@ func TestStopOfAFrozenServer(t *testing.T) {
 }
 
 func TestStandbyFollowsAndIsPromoted(t *testing.T) {
+	t.Parallel()
 	primary := local(t, pgtemp.Options{})
 	execute(t, primary, `CREATE TABLE numbers AS SELECT 1 AS n`)
 	standby, err := primary.Standby(t.Context())

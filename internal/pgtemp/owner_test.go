@@ -33,6 +33,7 @@ func beOwner() {
 
 // The owner is killed in a way that lets none of its code run. The server and its folder go all the same.
 func TestServerDiesWithItsOwner(t *testing.T) {
+	t.Parallel()
 	local(t, pgtemp.Options{}) // or skip
 	self, err := os.Executable()
 	if err != nil {

@@ -80,6 +80,7 @@ func execute(t *testing.T, s *pgtemp.Server, sql string) {
 }
 
 func TestServerHasTheSettingsAskedFor(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{Durable: true, Settings: map[string]string{"deadlock_timeout": "123ms"}})
 	t.Log(s.How())
 	for name, want := range map[string]string{
@@ -92,6 +93,7 @@ func TestServerHasTheSettingsAskedFor(t *testing.T) {
 }
 
 func TestStopTwice(t *testing.T) {
+	t.Parallel()
 	s := local(t, pgtemp.Options{})
 	folder := one[string](t, s, `SELECT current_setting('data_directory')`)
 	for range 2 {
@@ -117,6 +119,7 @@ func TestStartTellsWhatIsMissing(t *testing.T) {
 }
 
 func TestStartReportsTheServersOwnComplaint(t *testing.T) {
+	t.Parallel()
 	local(t, pgtemp.Options{}) // or skip
 	_, err := pgtemp.Start(t.Context(), pgtemp.Options{Fresh: true, Settings: map[string]string{"no_such_setting": "1"}})
 	if err == nil {

@@ -21,6 +21,7 @@ func sqlState(err error) string {
 }
 
 func TestDatabasesAreApartAndLeaveNothingOnAServerThatStays(t *testing.T) {
+	t.Parallel()
 	a, b := pgtest.Empty(t), pgtest.Empty(t)
 	a.Exec(t, `CREATE TABLE only_in_a (); CREATE SCHEMA s`)
 	if there := pgtest.Query[bool](t, b, `SELECT to_regclass('only_in_a') IS NOT NULL`); there {
@@ -42,6 +43,7 @@ func TestDatabasesAreApartAndLeaveNothingOnAServerThatStays(t *testing.T) {
 }
 
 func TestKillBackendsByName(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	victim, other := d.Conn(t), d.Conn(t)
 	if _, err := victim.Exec(t.Context(), `SET application_name = 'victim'`); err != nil {
@@ -59,6 +61,7 @@ func TestKillBackendsByName(t *testing.T) {
 }
 
 func TestWaitForALock(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE locked ()`)
 	tx, err := d.Conn(t).Begin(t.Context())
@@ -84,6 +87,7 @@ func TestWaitForALock(t *testing.T) {
 }
 
 func TestRole(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	role := d.Role(t)
 	d.Exec(t, `CREATE SCHEMA s AUTHORIZATION `+role)

@@ -11,6 +11,7 @@ import (
 const guardIsAtHome = `SELECT database = (SELECT oid FROM pg_database WHERE datname = current_database()) FROM pglock.guard`
 
 func TestDBIsMigratedAndAtHome(t *testing.T) {
+	t.Parallel()
 	a, b := pgtest.DB(t), pgtest.DB(t)
 	if a.Name == b.Name {
 		t.Fatal("two tests share a database")
@@ -24,6 +25,7 @@ func TestDBIsMigratedAndAtHome(t *testing.T) {
 }
 
 func TestAge(t *testing.T) {
+	t.Parallel()
 	d := pgtest.DB(t)
 	d.Exec(t, `INSERT INTO pglock.leases (name, slot) VALUES ('aged', 0)`)
 	d.Exec(t, `UPDATE pglock.leases SET granted_at = clock_timestamp(), expires_at = clock_timestamp(), not_before = clock_timestamp()`)
@@ -35,6 +37,7 @@ func TestAge(t *testing.T) {
 }
 
 func TestOwnServerKeepsItsDatabaseOverARestart(t *testing.T) {
+	t.Parallel()
 	s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
 	conn := d.Conn(t)
 	d.Exec(t, `CREATE TABLE kept ()`)
@@ -50,6 +53,7 @@ func TestOwnServerKeepsItsDatabaseOverARestart(t *testing.T) {
 }
 
 func TestStandby(t *testing.T) {
+	t.Parallel()
 	primary, standby := pgtest.Standby(t)
 	primary.Exec(t, `CREATE TABLE numbers AS SELECT 1 AS n`)
 	standby.WaitReplayed(t, primary)

@@ -11,6 +11,7 @@ import (
 
 // More clients than servers, each in a transaction of its own after the other: sessions are shared.
 func TestPgBouncerPoolsTransactions(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	role := d.Role(t)
 	url := pgtest.PgBouncer(t, d)

@@ -50,6 +50,7 @@ func happened(t *testing.T, event <-chan struct{}) {
 }
 
 func TestLostReplyIsOfACommittedRequest(t *testing.T) {
+	t.Parallel()
 	d, p, conn := table(t)
 	lost := p.LoseNextReply("4711")
 	if err := insert(t.Context(), conn, "1"); err != nil {
@@ -68,6 +69,7 @@ func TestLostReplyIsOfACommittedRequest(t *testing.T) {
 }
 
 func TestLostRequestNeverReachesTheServer(t *testing.T) {
+	t.Parallel()
 	d, p, conn := table(t)
 	lost := p.LoseNextRequest("4711")
 	before := p.Counts()
@@ -86,6 +88,7 @@ func TestLostRequestNeverReachesTheServer(t *testing.T) {
 }
 
 func TestLostReplyOfAPipeline(t *testing.T) {
+	t.Parallel()
 	d, p, conn := table(t)
 	p.LoseNextReply("third")
 	pipe := conn.PgConn().StartPipeline(t.Context())
@@ -111,6 +114,7 @@ func TestLostReplyOfAPipeline(t *testing.T) {
 }
 
 func TestCutAndRefuse(t *testing.T) {
+	t.Parallel()
 	d, p, conn := table(t)
 	p.Refuse(true)
 	if err := conn.Ping(t.Context()); err != nil {
@@ -134,6 +138,7 @@ func TestCutAndRefuse(t *testing.T) {
 }
 
 func TestStallHoldsBackEachDirection(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		dir  pgtest.Direction
 		rows int // that the server has while the client waits
@@ -168,6 +173,7 @@ func TestStallHoldsBackEachDirection(t *testing.T) {
 }
 
 func TestCutWhileStalled(t *testing.T) {
+	t.Parallel()
 	_, p, conn := table(t)
 	p.Stall(pgtest.Both)
 	answer := make(chan error, 1)
@@ -179,6 +185,7 @@ func TestCutWhileStalled(t *testing.T) {
 }
 
 func TestDelayIsOfTheWayNotOfTheFrame(t *testing.T) {
+	t.Parallel()
 	_, p, conn := table(t)
 	const d = 100 * time.Millisecond
 	p.Delay(pgtest.Both, d)
@@ -200,6 +207,7 @@ func TestDelayIsOfTheWayNotOfTheFrame(t *testing.T) {
 }
 
 func TestCountsRoundTrips(t *testing.T) {
+	t.Parallel()
 	_, p, conn := table(t)
 	before := p.Counts()
 	if err := insert(t.Context(), conn, "1"); err != nil { // extended protocol, one Sync
@@ -215,6 +223,7 @@ func TestCountsRoundTrips(t *testing.T) {
 }
 
 func TestServersLastWordsPass(t *testing.T) {
+	t.Parallel()
 	d, _, conn := table(t)
 	if n := d.KillBackends(t, "true"); n != 1 {
 		t.Errorf("killed %d, want 1", n)
