@@ -7,7 +7,8 @@ import (
 
 var (
 	// ErrStale comes when a later token has written what this grant wanted to write, or, from [HeldTx] and [Hold], when a
-	// later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as a [*StaleError], which knows both tokens.
+	// later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as
+	// a [*StaleError], which knows both tokens.
 	ErrStale = errors.New("stale")
 
 	// ErrBehind comes together with ErrStale when the resource has seen a token that the lock service in its own database
@@ -56,8 +57,8 @@ var (
 	// beside the data. Where the locks live in another database, use [Tx], which needs no lock but a fence.
 	ErrElsewhere = errors.New("the lock is not in this database")
 
-	// ErrCommitUnknown comes from [Tx] and [HeldTx] when the connection was lost during the commit: the writes may be there or not. A
-	// second Tx of the same grant passes the fence and can look.
+	// ErrCommitUnknown comes from [Tx] and [HeldTx] when the connection was lost during the commit: the writes may be there or
+	// not. A second transaction of the same grant can look.
 	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
 )
 

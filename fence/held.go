@@ -23,7 +23,8 @@ const (
 //
 // It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it. f writes through the transaction
 // that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. Acquiring the same lock with
-// that ctx is refused, since it could only wait for itself. After an error nothing is written, except with
+// that ctx is refused, since it could only wait for itself; context.Cause of it tells the limit's end from that of the caller's.
+// After an error nothing is written, except with
 // [ErrCommitUnknown]; if f returns an error, panics or calls runtime.Goexit, the transaction is rolled back.
 //
 // Errors: f's own, as it is; those of Hold, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped. Any
@@ -36,7 +37,8 @@ func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, p
 	if f == nil {
 		return fmt.Errorf("fence: lock %q: %w: nothing to run", g.Lock, ErrInvalid)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, fmt.Errorf("fence: lock %q: the limit of its transaction, %v, is over: %w", g.Lock, cfg.limit, context.DeadlineExceeded))
+	over := fmt.Errorf("fence: %s: its limit of %v is over: %w", heldName(g), cfg.limit, context.DeadlineExceeded)
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, over)
 	defer cancel()
 	return within(ctx, db, heldName(g), cfg, func(tx pgx.Tx) error {
 		if err := hold(ctx, tx, g, cfg); err != nil {

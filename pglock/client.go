@@ -129,7 +129,7 @@ func (c *Client) Close(ctx context.Context) error {
 			ends = append(ends, l.surrender(nil))
 		}
 	}
-	c.endKeep()
+	c.endKeep() // after the leases, so that who waits for a renewal is told ErrClosed and not of a connection
 	c.work.surrender(ends...)
 	c.work.drain()
 	if ctx.Err() != nil { // the usual end of a service: its context ends, and then it closes

@@ -95,7 +95,7 @@ func TestCloseMayComeAtAnyMoment(t *testing.T) {
 		for i := range 4 {
 			all.Go(func() { _, err := c.Acquire(t.Context(), "held"); check("Acquire", err) })
 			all.Go(func() { _, err := c.TryAcquire(t.Context(), fmt.Sprint(i)); check("TryAcquire", err) })
-			all.Go(func() { holder.Renew(t.Context()) }) //nolint:errcheck // or the error of a connection that was cut short
+			all.Go(func() { check("Renew", holder.Renew(t.Context())) })
 			all.Go(func() {
 				check("Do", c.Do(t.Context(), fmt.Sprint("do ", i), func(ctx context.Context, _ *pglock.Lease) error { <-ctx.Done(); return nil }))
 			})

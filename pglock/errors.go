@@ -48,7 +48,8 @@ var (
 	ErrTokensBehind = errors.New("pglock: the database hands out tokens behind one seen before")
 
 	// ErrOwnTransaction comes when a lock is asked for with the ctx of a transaction that holds it (fence.HeldTx): the call could
-	// only wait for itself. Nothing was sent. Acquire it before the transaction, or after.
+	// only wait for itself. Nothing was sent. Acquire it before the transaction, or after. A context does not know databases, so
+	// a lock of the same name and schema in another one is refused too: use a context without the transaction's values there.
 	ErrOwnTransaction = errors.New("pglock: the lock is held by the transaction that asks for it")
 
 	// ErrInvalidName comes, before any SQL, for a lock name that is empty, longer than 255 bytes, not UTF-8, or holds a NUL.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -273,6 +274,26 @@ func TestWhatCannotBeHeldIsToldApart(t *testing.T) {
 			f = func(context.Context, pgx.Tx) error { t.Errorf("%s: it ran", what); return nil }
 		}
 		wantErr(t, what, fence.HeldTx(soon(t), pool, c.g, f), c.want)
+	}
+	if got := entries(t, d); got != "" {
+		t.Errorf("written: %q", got)
+	}
+	wantErr(t, "the lease", l.Err(), nil)
+}
+
+// The limit bounds a transaction on this side too, and says so.
+func TestAHeldTransactionEndsWithItsLimit(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	l := take(t, client(t, d), "a")
+	err := fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+		wantErr(t, "the write", scribble(t, tx, "old"), nil)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, fence.Limit(2*time.Second))
+	wantErr(t, "HeldTx", err, context.DeadlineExceeded)
+	if err == nil || !strings.Contains(err.Error(), "limit of 2s") {
+		t.Errorf("HeldTx = %v, which does not name the limit", err)
 	}
 	if got := entries(t, d); got != "" {
 		t.Errorf("written: %q", got)

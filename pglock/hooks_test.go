@@ -28,16 +28,7 @@ func TestAHooksErrorIsToldAsItIs(t *testing.T) {
 			connects.Add(1)
 			return &pgconn.PgError{Code: code, Message: "from the hook"}
 		}
-		pool, err := pgxpool.NewWithConfig(t.Context(), pc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		c, err := pglock.New(pool, pglock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { wantErr(t, "Close", c.Close(soon(t)), nil) })
+		c := ofPool(t, pc, pglock.Config{})
 
 		_, err = c.TryAcquire(soon(t), "a")
 		var pg *pgconn.PgError
@@ -65,16 +56,7 @@ func TestAReleaseIsTriedAgainAfterARefusedLogin(t *testing.T) {
 		}
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	c, err := pglock.New(pool, pglock.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { wantErr(t, "Close", c.Close(soon(t)), nil) })
+	c := ofPool(t, pc, pglock.Config{})
 	l := take(t, c, "a", pglock.NoRenewal(), pglock.TTL(30*time.Second)) // the line of the releases is the one to connect again
 	refusals.Store(1)
 	if n := d.KillBackends(t, `application_name = 'releasing'`); n == 0 {

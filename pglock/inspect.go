@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -96,6 +97,9 @@ func collect[T any](ctx context.Context, c *Client, row pgx.RowToFunc[T], statem
 	err := c.reads.SendBatch(ctx, &b).Close()
 	if err != nil && c.closing.Err() != nil {
 		return nil, ErrClosed
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return found, prefixed("read the locks", explain(c.cfg.Schema, err))
 }

@@ -1,6 +1,8 @@
 package pglock_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -117,4 +119,20 @@ func TestALookIsNotBoundBySettingsForTheService(t *testing.T) {
 	wantErr(t, "Inspect", happens(t, "Inspect comes back", looking), nil)
 	_, err = c.Prune(soon(t), 0)
 	wantErr(t, "Prune", err, nil)
+}
+
+func TestALookThatIsGivenUpTellsTheCause(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	p := pgtest.NewProxy(t, d)
+	c := open(t, p.URL(), pglock.Config{})
+	_, err := c.Inspect(soon(t), "a")
+	wantErr(t, "Inspect", err, nil)
+	p.Stall(pgtest.Both)
+	why := errors.New("shutting down")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	looking := async(func() error { _, err := c.Inspect(ctx, "a"); return err })
+	cancel(why)
+	wantErr(t, "Inspect", happens(t, "Inspect comes back", looking), why)
+	p.Resume()
 }

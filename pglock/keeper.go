@@ -226,7 +226,7 @@ func (k *keeper) renew(ctx context.Context, due []*Lease) {
 		}
 		return
 	}
-	if context.Cause(ctx) == errGaveWay { //nolint:errorlint // it is this very one, or it is not
+	if errors.Is(context.Cause(ctx), errGaveWay) {
 		err = errGaveWay // no ctx of a caller's was cancelled
 	}
 	err = explain(k.client.cfg.Schema, err)

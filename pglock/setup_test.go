@@ -10,6 +10,7 @@ import (
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // patience bounds what must happen soon. It is long because it ends only tests that fail anyway.
@@ -36,6 +37,22 @@ func open(t testing.TB, url string, cfg pglock.Config) *pglock.Client {
 func client(t testing.TB, d *pgtest.Database) *pglock.Client {
 	t.Helper()
 	return open(t, d.URL, pglock.Config{})
+}
+
+// ofPool is a client of a pool with that configuration.
+func ofPool(t testing.TB, pc *pgxpool.Config, cfg pglock.Config) *pglock.Client {
+	t.Helper()
+	pool, err := pgxpool.NewWithConfig(context.Background(), pc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c, err := pglock.New(pool, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { wantErr(t, "Close", c.Close(soon(t)), nil) })
+	return c
 }
 
 // nowhere is a client whose server does not exist: what it answers, it answers without a database.

@@ -38,17 +38,7 @@ func TestAStandbyIsRefusedAndThePrimaryFoundWhenItIsThere(t *testing.T) {
 			cc.Host, cc.Port = to.Load().Host, to.Load().Port
 			return nil
 		}
-		pool, err := pgxpool.NewWithConfig(t.Context(), pc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		c, err := pglock.New(pool, pglock.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { wantErr(t, "Close", c.Close(soon(t)), nil) })
-		return c
+		return ofPool(t, pc, pglock.Config{})
 	}
 
 	point(standby)

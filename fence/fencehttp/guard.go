@@ -15,7 +15,9 @@ import (
 
 // A Guard lets requests through to a handler whose tokens no later one has overtaken.
 type Guard struct {
-	// DB is where the fences are: a pool. Each request that runs uses one connection, so it bounds how many do. Required.
+	// DB is where the fences are: a pool. Each request that runs or waits uses one connection, so it bounds how many do. Give it
+	// one that the handler does not use: the requests that wait for the handler could have all of its connections, and the
+	// handler would wait for them. Required.
 	DB fence.Beginner
 
 	// Fence says which lock protects what a request is about, and under which name its fence is kept (see fence.Raise).
