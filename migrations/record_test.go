@@ -26,10 +26,7 @@ func TestAKilledUpLeavesNothing(t *testing.T) {
 		END $$;
 		CREATE EVENT TRIGGER fault ON ddl_command_end EXECUTE FUNCTION fault.strike()`)
 	before := objects(t, db)
-	stride := 3
-	if testing.Short() {
-		stride = 17
-	}
+	stride := 60 / pgtest.Rounds(8, 60) // in the long mode each single change of the schema
 	for fuse := 0; ; fuse += stride {
 		pool := poolAs(t, db.URL, func(c *pgxpool.Config) {
 			c.ConnConfig.RuntimeParams["fault.fuse"] = fmt.Sprint(fuse)

@@ -40,15 +40,11 @@ func TestSixteenReplicasInstallAnEmptyDatabase(t *testing.T) {
 	rounds(t, db, db.URL)
 }
 
-// rounds lets 16 replicas install an empty database 25 times.
+// rounds lets 16 replicas install an empty database, 25 times in the long mode.
 func rounds(t *testing.T, db *pgtest.Database, url string) {
 	t.Helper()
-	n := 25
-	if testing.Short() {
-		n = 3
-	}
 	pool := poolAs(t, url)
-	for range n {
+	for range pgtest.Rounds(5, 25) {
 		if n := objects(t, db); n != 0 {
 			t.Fatalf("the database has %d objects", n)
 		}
