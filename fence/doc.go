@@ -24,6 +24,8 @@
 //
 //	err := fence.HeldTx(ctx, pool, lease.Grant(), func(ctx context.Context, tx pgx.Tx) error { ... })
 //
+// All of them are there for database/sql too: [SQL], [TxSQL], [RaiseSQL], [HeldTxSQL], [HoldSQL].
+//
 // # What is promised
 //
 //   - A row that a later token has written or deleted is never written, deleted or brought back by an earlier one through
@@ -49,10 +51,16 @@
 //
 // # Deadlocks and order
 //
-// Fences are row locks, held to the end of the transaction. Transactions that take several must take them in one order, for
-// instance resources first and by name, then rows by table and key; otherwise PostgreSQL ends one of them with 40P01, which
-// comes back wrapped. Long transactions under a fence make later grants wait. A new transaction of the same grant is let in
+// Fences are row locks, held to the end of the transaction. One call takes its own in order: several resources ([Also]) by name,
+// several rows ([Table.UpdateRows] and its like) by key. Transactions that take more by several calls must take them in one
+// order, for instance resources first and by name, then rows by table and key; otherwise PostgreSQL ends one of them with
+// 40P01, which comes back wrapped. Long transactions under a fence make later grants wait. A new transaction of the same grant is let in
 // beside those that are open, even while a later grant waits for them.
+//
+// # Poolers
+//
+// Everything works behind a pooler in transaction mode, with pgx's default settings. Statements are prepared only on connections
+// that lead to the server itself, which is found out by asking, since planning one takes longer than running it.
 //
 // # Where it is installed
 //

@@ -15,9 +15,9 @@ import (
 // refuses answers everything with one error of PostgreSQL.
 type refuses pgconn.PgError
 
-func (r *refuses) QueryRow(context.Context, string, ...any) pgx.Row { return r }
-
-func (r *refuses) Scan(...any) error { return (*pgconn.PgError)(r) }
+func (r *refuses) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return nil, (*pgconn.PgError)(r)
+}
 
 // PostgreSQL has no field for the name of what is missing: it stands in the message, in the server's language. A name that
 // only has ours in it is somebody else's.

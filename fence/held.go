@@ -30,6 +30,10 @@ const (
 // Errors: f's own, as it is; those of Hold, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped. Any
 // number of goroutines may call it at a time, with one grant too.
 func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, pgx.Tx) error, opts ...Option) error {
+	return heldTx(ctx, ofPGX(db), g, f, opts)
+}
+
+func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f func(context.Context, T) error, opts []Option) error {
 	cfg, err := checkHeld(g, opts, forHeldTx)
 	if err != nil {
 		return err
@@ -40,10 +44,12 @@ func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, p
 	over := fmt.Errorf("fence: %s: its limit of %v is over: %w", heldName(g), cfg.limit, context.DeadlineExceeded)
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, over)
 	defer cancel()
-	return within(ctx, db, heldName(g), cfg, func(tx pgx.Tx) error {
-		if err := hold(ctx, tx, g, cfg); err != nil {
-			return err
-		}
+	idle, total := limits(cfg)
+	fence := question{
+		sql: fmt.Sprintf("SELECT %s.fence_check(%s, %d, %d, %d, %d, true)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, idle, total),
+		ask: func(ctx context.Context, tx DB) error { return hold(ctx, tx, g, cfg) },
+	}
+	return within(ctx, start, heldName(g), cfg, fence, func(tx T) error {
 		return f(holding.With(ctx, cfg.schema, g.Lock), tx)
 	})
 }
@@ -66,6 +72,10 @@ func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, p
 // [ErrNotMigrated], or what PostgreSQL says, wrapped: 40001 at repeatable read and serializable if the transaction began too
 // early to tell.
 func Hold(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
+	return holdIn(ctx, tx, g, opts)
+}
+
+func holdIn(ctx context.Context, tx DB, g Grant, opts []Option) error {
 	cfg, err := checkHeld(g, opts, forHeldCheck)
 	if err != nil {
 		return err
@@ -88,14 +98,20 @@ func checkHeld(g Grant, opts []Option, u use) (config, error) {
 	return cfg, err
 }
 
-func hold(ctx context.Context, tx pgx.Tx, g Grant, cfg config) error {
+// limits are what the server is told, in milliseconds.
+func limits(cfg config) (idle, total int64) {
+	return min(heldIdle, cfg.limit).Milliseconds(), cfg.limit.Milliseconds()
+}
+
+func hold(ctx context.Context, tx DB, g Grant, cfg config) error {
 	var (
 		verdict string
 		last    Token
 	)
-	err := tx.QueryRow(ctx, `SELECT verdict, coalesce(last_token, 0) FROM `+cfg.quoted()+`.fence_check($1::text, $2::int, $3::bigint, $4::int, $5::int)`,
-		pgx.QueryExecModeExec, g.Lock, g.Slot, int64(g.Token), min(heldIdle, cfg.limit).Milliseconds(), cfg.limit.Milliseconds()).Scan(&verdict, &last)
-	if err != nil {
+	idle, total := limits(cfg)
+	sql := "SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0) FROM " + cfg.quoted() +
+		".fence_check($1::text, $2::int, $3::bigint, $4::int, $5::int)"
+	if err := one(ctx, tx, sql, []any{g.Lock, g.Slot, int64(g.Token), idle, total}, &verdict, &last); err != nil {
 		return explain(fmt.Errorf("fence: %s: %w", heldName(g), err), cfg)
 	}
 	switch verdict {

@@ -17,19 +17,17 @@ import (
 // silent is a database that must not be asked.
 type silent struct{ t *testing.T }
 
-func (s silent) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
+func (s silent) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
 	s.t.Errorf("sent %s", sql)
-	return failed{}
+	return nil, errNoDatabase
 }
 
 func (s silent) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
 	s.t.Error("began a transaction")
-	return nil, errors.New("no database here")
+	return nil, errNoDatabase
 }
 
-type failed struct{}
-
-func (failed) Scan(...any) error { return errors.New("no database here") }
+var errNoDatabase = errors.New("no database here")
 
 func TestBadGrantsAreRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()

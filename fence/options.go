@@ -22,21 +22,27 @@ type config struct {
 	isolated  bool // isolation was said
 	limit     time.Duration
 	limited   bool // limit was said
+	also      []string
+	returning *returning
 }
 
 // What an option is for. One that means nothing to a call is refused, not ignored.
-type use struct{ again, isolation, limit bool }
+type use struct{ again, isolation, limit, also bool }
 
 var (
 	forRows      = use{again: true}
-	forTx        = use{isolation: true}
-	forCallersTx = use{}
+	forTx        = use{isolation: true, also: true}
+	forCallersTx = use{also: true}
 	forHeldTx    = use{isolation: true, limit: true}
 	forHeldCheck = use{limit: true}
 )
 
 func (c config) refuse(what string, u use) error {
 	switch {
+	case c.returning != nil && !u.again:
+		return fmt.Errorf("fence: %s: %w: Returning is for rows", what, ErrInvalid)
+	case len(c.also) > 0 && !u.also:
+		return fmt.Errorf("fence: %s: %w: Also is for Tx and Raise", what, ErrInvalid)
 	case c.again && !u.again:
 		return fmt.Errorf("fence: %s: %w: Again is for rows; a transaction lets the same grant pass", what, ErrInvalid)
 	case c.isolated && !u.isolation:
@@ -55,6 +61,12 @@ var isolations = []pgx.TxIsoLevel{pgx.Serializable, pgx.RepeatableRead, pgx.Read
 // [ErrAlreadyWritten] all the same.
 func Again() Option {
 	return Option{func(c *config) { c.again = true }}
+}
+
+// Also names more resources, for [Tx] and [Raise], which raise all fences in the order of their names, so that transactions over
+// the same resources cannot deadlock. They are of the same lock.
+func Also(resources ...string) Option {
+	return Option{func(c *config) { c.also = append(c.also, resources...) }}
 }
 
 // Limit bounds a transaction that holds its lock, a minute if it is not said: see [HeldTx]. d is from a millisecond to 24 days;

@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -17,14 +18,14 @@ type explainer struct {
 	plan string
 }
 
-func (e *explainer) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (e *explainer) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows, err := e.conn.Query(ctx, "EXPLAIN (COSTS OFF) "+sql, args...)
 	if err != nil {
-		return failed{}
+		return nil, err
 	}
-	lines, _ := pgx.CollectRows(rows, pgx.RowTo[string])
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	e.plan = strings.Join(lines, "\n")
-	return failed{}
+	return nil, errors.Join(err, errNoDatabase)
 }
 
 func TestStatementsUseTheIndex(t *testing.T) {

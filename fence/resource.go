@@ -2,7 +2,10 @@ package fence
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -12,56 +15,108 @@ import (
 // committed those of earlier ones are refused. The same grant passes as often as it likes, side by side with itself. What
 // was read or written before is not protected, so raise first. [Tx] does all that.
 //
-// A resource is any name of 1 to 1024 bytes. It belongs to the lock, and its slot, that raises it first.
+// A resource is any name of 1 to 1024 bytes. It belongs to the lock, and its slot, that raises it first. Several are raised by
+// one call, with [Also]: in the order of their names, and in one round trip.
 //
-// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends. When it returns an error
-// the fence is as before. [ErrStale], [ErrBehind], [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable, but no
-// write may follow in it.
+// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends. [ErrStale], [ErrBehind],
+// [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable and the fence as it was, but no write may follow in it; of
+// several resources those before the refused one are raised, so roll back.
 //
 // Errors: those four, [ErrNoToken], [ErrInvalid], [ErrNotMigrated], or what PostgreSQL says, wrapped: 40001 at repeatable
 // read and serializable if another grant was there since the transaction began, 40P01 from transactions that raise several
-// fences in different orders. Raise several in the order of their names.
+// fences by several calls in different orders.
 func Raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, opts ...Option) error {
-	cfg, err := checkResource(g, resource, opts)
+	return raiseIn(ctx, tx, g, resource, opts)
+}
+
+func raiseIn(ctx context.Context, tx DB, g Grant, resource string, opts []Option) error {
+	cfg, names, err := checkResource(g, resource, opts, forCallersTx)
 	if err != nil {
-		return err
-	}
-	if err := cfg.refuse(resource, forCallersTx); err != nil {
 		return err
 	}
 	if isNil(tx) {
 		return fmt.Errorf("fence: %s: %w: nil transaction", resource, ErrInvalid)
 	}
-	return raise(ctx, tx, g, resource, cfg)
+	return raise(ctx, tx, g, names, cfg)
+}
+
+func raisedTx[T transaction](ctx context.Context, start starter[T], g Grant, resource string, f func(T) error, opts []Option) error {
+	cfg, names, err := checkResource(g, resource, opts, forTx)
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		return fmt.Errorf("fence: %s: %w: nothing to run", resource, ErrInvalid)
+	}
+	literals := make([]string, len(names))
+	for i, name := range names {
+		literals[i] = literal(name)
+	}
+	fence := question{
+		sql: fmt.Sprintf("SELECT %s, %s, %d, %d, true)", raiseCall(literals, cfg), literal(g.Lock), g.Slot, g.Token),
+		ask: func(ctx context.Context, tx DB) error { return raise(ctx, tx, g, names, cfg) },
+	}
+	return within(ctx, start, strings.Join(names, ", "), cfg, fence, f)
 }
 
 // checkResource refuses bad input before any SQL.
-func checkResource(g Grant, resource string, opts []Option) (config, error) {
+func checkResource(g Grant, resource string, opts []Option, u use) (cfg config, names []string, err error) {
 	if err := g.Validate(); err != nil {
-		return config{}, err
+		return config{}, nil, err
 	}
-	cfg, err := resolve(g, opts)
-	switch {
-	case err != nil:
-		return cfg, err
-	case resource == "" || len(resource) > 1024 || !storable(resource):
-		return cfg, fmt.Errorf("fence: %w resource name %.80q: want 1 to 1024 bytes of UTF-8 without NUL", ErrInvalid, resource)
+	cfg, err = resolve(g, opts)
+	if err != nil {
+		return cfg, nil, err
 	}
-	return cfg, nil
+	names = append([]string{resource}, cfg.also...)
+	for _, name := range names {
+		if name == "" || len(name) > 1024 || !storable(name) {
+			return cfg, nil, fmt.Errorf("fence: %w resource name %.80q: want 1 to 1024 bytes of UTF-8 without NUL", ErrInvalid, name)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return cfg, names, cfg.refuse(resource, u)
 }
 
-func raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, cfg config) error {
+// raiseCall is the beginning of the call that raises the fences with the names that the SQL stands for.
+func raiseCall(names []string, cfg config) string {
+	if len(names) == 1 {
+		return cfg.quoted() + ".fence_raise(" + names[0]
+	}
+	return cfg.quoted() + ".fence_raise_all(ARRAY[" + join(names) + "]"
+}
+
+// literal is a text that means the same whatever the session has set.
+func literal(s string) string {
+	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "', 'hex'), 'UTF8')"
+}
+
+func raise(ctx context.Context, tx DB, g Grant, names []string, cfg config) error {
 	var (
-		verdict string
-		last    Token
-		lock    string
-		slot    int
+		s        statement
+		verdict  string
+		last     Token
+		resource string
+		lock     string
+		slot     int
 	)
-	err := tx.QueryRow(ctx, `SELECT verdict, coalesce(last_token, 0), coalesce(last_name, ''), coalesce(last_slot, 0) FROM `+
-		cfg.quoted()+`.fence_raise($1::text, $2::text, $3::int, $4::bigint)`,
-		pgx.QueryExecModeExec, resource, g.Lock, g.Slot, int64(g.Token)).Scan(&verdict, &last, &lock, &slot)
-	if err != nil {
-		return explain(fmt.Errorf("fence: %s: %w", resource, err), cfg)
+	grant := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, " + s.arg(int64(g.Token)) + "::bigint)"
+	args := make([]string, len(names))
+	for i, name := range names {
+		args[i] = s.arg(name) + "::text"
+	}
+	which := "''"
+	if len(names) > 1 {
+		which = "resource"
+	}
+	s.sql = "SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0), " + which + ", coalesce(last_name, ''), coalesce(last_slot, 0) FROM " +
+		raiseCall(args, cfg) + ", " + grant
+	if err := one(ctx, tx, s.sql, s.args, &verdict, &last, &resource, &lock, &slot); err != nil {
+		return explain(fmt.Errorf("fence: %s: %w", strings.Join(names, ", "), err), cfg)
+	}
+	if len(names) == 1 {
+		resource = names[0]
 	}
 	switch verdict {
 	case "raised", "passed":

@@ -7,72 +7,95 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A verb is what is done to a row, and the statement that does it.
+// A verb is what is done to rows, and the statement that does it.
 type verb struct {
 	name string
 	sql  string
 }
 
-// The statements share their parts. _k is the key: the empty SELECT gives the parameters the types of the columns. _r is the
-// row that is there, locked: PostgreSQL hands out the newest version under the lock, where a plain look would see what was
-// there when the statement began. _g is the token of the tombstone, under the lock of the key. _w is the write. At the end
-// stands one answer: see type answer. Where a later look must see more than the statement's snapshot, a function looks.
-const keyPart = `WITH _k AS MATERIALIZED (
-  SELECT {key} FROM {table} AS t WHERE false UNION ALL SELECT {key args}),
+// The statements share their parts. _k has the keys and what is to be written, a row for each, numbered from 1: row 0 gives the
+// parameters the types of the columns. _r is the rows that are there, locked: PostgreSQL hands out the newest
+// version under the lock, where a plain look would see what was there when the statement began. _g is the tokens of the
+// tombstones, under the locks of the keys. _w is the write: of all rows or of none. At the end stands one answer for each row:
+// see type answer. Where a later look must see more than the statement's snapshot, a function looks. What is locked is locked in
+// the order of the keys, so that statements over the same rows do not deadlock.
+const keyPart = `WITH _k (n, {k columns}) AS MATERIALIZED (
+  SELECT * FROM (VALUES (0, {no columns}){values}) AS v (n) WHERE n > 0),
 `
 
 // The other verbs ask for a credible token where they lock the key.
 var update = verb{"update", keyPart + `_c AS MATERIALIZED (
   SELECT {pglock}.fence_credible({grant}) AS ok),
 _r AS MATERIALIZED (
-  SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND (SELECT ok FROM _c) FOR NO KEY UPDATE OF t),
-_w AS (
-  UPDATE {table} AS t SET {sets}{token} = $1::bigint FROM _k, _r
-  WHERE {match} AND _r.last {older} $1::bigint AND (SELECT count(*) FROM _r) = 1 RETURNING true)
-SELECT EXISTS (SELECT FROM _w), (SELECT ok FROM _c), x.n, x.last,
-  CASE WHEN x.n = 0 THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
-  x.n = 0 AND EXISTS (SELECT FROM {table} AS t, _k WHERE {match})
-FROM _k, (SELECT count(*) AS n, coalesce(max(last), 0) AS last FROM _r) AS x`}
+  SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND (SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t),
+_w ({w returned}n) AS (
+  UPDATE {table} AS t SET {sets}{token} = $1::bigint FROM _k
+  WHERE {match} AND {each once} RETURNING {t.returned}_k.n){whole}
+SELECT pg_catalog.pg_backend_pid(), _w.n IS NOT NULL{is whole}, (SELECT ok FROM _c), coalesce(x.rows, 0), coalesce(x.last, 0),
+  CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
+  x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
+FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n ORDER BY _k.n`}
 
 // The key is locked before the row, as in inserts. Where no row is in sight nothing is locked.
 var remove = verb{"delete", keyPart + `_g AS MATERIALIZED (
-  SELECT {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM _k
-  WHERE EXISTS (SELECT FROM {table} AS t, _k WHERE {match})),
+  SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last
+  FROM (SELECT * FROM _k WHERE EXISTS (SELECT FROM {table} AS t WHERE {match}) {by k.key} OFFSET 0) AS _k),
 _r AS MATERIALIZED (
-  SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k, _g WHERE {match} AND _g.last IS NOT NULL FOR UPDATE OF t),
-_w AS (
-  DELETE FROM {table} AS t USING _k, _r
-  WHERE {match} AND _r.last {older} $1::bigint AND (SELECT count(*) FROM _r) = 1 RETURNING true)
-SELECT EXISTS (SELECT FROM _w) AND {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}),
-  NOT EXISTS (SELECT FROM _g WHERE last IS NULL), x.n, x.last,
-  CASE WHEN x.n = 0 THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
-  x.n = 0 AND EXISTS (SELECT FROM _g)
-FROM _k, (SELECT count(*) AS n, coalesce(max(last), 0) AS last FROM _r) AS x`}
+  SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k
+  WHERE {match} AND (SELECT bool_and(last IS NOT NULL) FROM _g) {by t.key} FOR UPDATE OF t),
+_w ({w returned}n) AS (
+  DELETE FROM {table} AS t USING _k WHERE {match} AND {each once} RETURNING {t.returned}_k.n){whole}
+SELECT pg_catalog.pg_backend_pid(),
+  CASE WHEN _w.n IS NOT NULL{is whole} THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,
+  _g.n IS NULL OR _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
+  CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
+  x.rows IS NULL AND _g.n IS NOT NULL{_w.returned}
+FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n LEFT JOIN _g ON _g.n = _k.n ORDER BY _k.n`}
 
 var (
-	insert = verb{"insert", insertPart("DO NOTHING")}
-	upsert = verb{"upsert", insertPart("DO UPDATE SET {excluded}{token} = excluded.{token} WHERE coalesce(t.{token}, 0) {older} excluded.{token}")}
+	insert = verb{"insert", insertPart("FOR SHARE", "true", "DO NOTHING")}
+	upsert = verb{"upsert", insertPart("FOR NO KEY UPDATE", "NOT last {older} $1::bigint",
+		"DO UPDATE SET {excluded}{token} = excluded.{token} WHERE coalesce(t.{token}, 0) {older} excluded.{token}")}
 )
 
-// The row that is in the way is only looked at when nothing was written. FOR KEY SHARE would be content with an old version.
-func insertPart(conflict string) string {
+// A row that came after the snapshot is not in _r: the conflict finds it. FOR KEY SHARE would be content with an old version.
+func insertPart(strength, inTheWay, conflict string) string {
 	return keyPart + `_g AS MATERIALIZED (
-  SELECT {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM _k),
-_w AS (
-  INSERT INTO {table} AS t ({key}, {columns}{token}) SELECT {k.key}, {args}$1::bigint FROM _k, _g WHERE _g.last {older} $1::bigint
-  ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.key}),
+  SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM (SELECT * FROM _k {by k.key} OFFSET 0) AS _k),
 _r AS MATERIALIZED (
-  SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t, _k, _g
-  WHERE {match} AND _g.last {older} $1::bigint AND NOT EXISTS (SELECT FROM _w) FOR SHARE OF t)
-SELECT CASE WHEN ROW({w.key}) IS NULL THEN false
-    WHEN _g.last = 0 AND ROW({k.key}) = ROW({w.key}) THEN true
-    ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({w.key}), {grant}) END,
-  _g.last IS NOT NULL, x.n, x.last, coalesce(_g.last, 0),
-  (ROW({w.key}) IS NULL AND x.n = 0 AND _g.last {older} $1::bigint) IS TRUE
-FROM _k CROSS JOIN _g CROSS JOIN (SELECT count(*) AS n, coalesce(max(last), 0) AS last FROM _r) AS x LEFT JOIN _w ON true`
+  SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND {keys free} {by t.key} ` + strength + ` OF t),
+_w ({w returned}{w key}) AS (
+  INSERT INTO {table} AS t ({columns}, {token}) SELECT {k.columns}, $1::bigint FROM _k
+  WHERE {keys free} AND NOT EXISTS (SELECT FROM _r WHERE ` + inTheWay + `) {by k.key}
+  ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.returned}{t.key}){whole inserted}
+SELECT pg_catalog.pg_backend_pid(), CASE WHEN (_w.k1 IS NOT NULL{is whole}) IS NOT TRUE THEN false
+    WHEN _g.last = 0 AND ROW({k.key}) = ROW({_w.key}) THEN true
+    ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
+  _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0), coalesce(_g.last, 0),
+  (_w.k1 IS NULL AND x.rows IS NULL AND _g.last {older} $1::bigint) IS TRUE{_w.returned}
+FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON {w match} ORDER BY _k.n`
 }
 
-// A statement is ready to be sent. Its text depends on the names of the columns only.
+// The first key is that of the row, the second the one that it gets: a delete here, an insert there.
+var rekey = verb{"rekey", keyPart + `_g AS MATERIALIZED (
+  SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM (SELECT * FROM _k {by k.key} OFFSET 0) AS _k),
+_r AS MATERIALIZED (
+  SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k
+  WHERE {match} AND (SELECT bool_and(last IS NOT NULL) FROM _g) {by t.key} FOR UPDATE OF t),
+_w ({w returned}{w key}) AS (
+  UPDATE {table} AS t SET {new key}{token} = $1::bigint FROM _k, _k AS _new
+  WHERE {match} AND _k.n = 1 AND _new.n = 2 AND (SELECT count(*) = 1 AND bool_and(n = 1 AND last {older} $1::bigint) FROM _r)
+    AND (SELECT last {older} $1::bigint FROM _g WHERE n = 2) RETURNING {t.returned}{t.key})
+SELECT pg_catalog.pg_backend_pid(), CASE WHEN _w.k1 IS NULL THEN false
+    WHEN _k.n = 1 THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant})
+    ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
+  _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
+  CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
+  _k.n = 1 AND x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
+FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON true ORDER BY _k.n`}
+
+// A statement is ready to be sent. Its text depends on the names of the columns and on how many rows there are, and on nothing
+// else.
 type statement struct {
 	sql  string
 	args []any
@@ -84,38 +107,74 @@ func (s *statement) arg(v any) string {
 	return "$" + strconv.Itoa(len(s.args))
 }
 
-// render writes the statement of a verb. Key columns come first in columns, then those to write.
-func (t target) render(v verb, g Grant, columns []string, row Row, cfg config) statement {
+// render writes the statement of a verb. Key columns come first in columns, then those to write; returned are those to be given
+// back.
+func (t target) render(v verb, g Grant, columns []string, rows []Row, returned []string, cfg config) statement {
 	var s statement
 	s.arg(int64(g.Token)) // $1 everywhere
 	rel := s.arg(t.table) + "::text::regclass"
 
-	var key, tKey, kKey, wKey, match, keyArgs []string
-	for _, name := range columns[:t.keys] {
-		c := quote(name)
-		key, tKey, kKey, wKey = append(key, c), append(tKey, "t."+c), append(kKey, "_k."+c), append(wKey, "_w."+c)
-		match = append(match, "t."+c+" = _k."+c)
-		keyArgs = append(keyArgs, s.arg(row[name]))
-	}
-	var list, args, sets, excluded strings.Builder
-	for _, name := range columns[t.keys:] {
-		c, p := quote(name), s.arg(row[name])
-		list.WriteString(c + ", ")
-		args.WriteString(p + ", ")
-		sets.WriteString(c + " = " + p + ", ")
+	var all, no, kAll, kDotAll []string // the columns, as the table and as _k has them
+	var sets, excluded, newKey strings.Builder
+	for i, name := range columns {
+		c, k := quote(name), "k"+strconv.Itoa(i+1)
+		all, kAll, kDotAll = append(all, c), append(kAll, k), append(kDotAll, "_k."+k)
+		no = append(no, "(SELECT t."+c+" FROM "+t.table+" AS t WHERE false)")
+		if i < t.keys {
+			newKey.WriteString(c + " = _new." + k + ", ")
+			continue
+		}
+		sets.WriteString(c + " = _k." + k + ", ")
 		excluded.WriteString(c + " = excluded." + c + ", ")
+	}
+	var values strings.Builder
+	for i, row := range rows {
+		values.WriteString(", (" + strconv.Itoa(i+1))
+		for _, name := range columns {
+			values.WriteString(", " + s.arg(row[name]))
+		}
+		values.WriteString(")")
+	}
+	var match, wMatch []string
+	for i := range t.keys {
+		match = append(match, "t."+all[i]+" = "+kDotAll[i])
+		wMatch = append(wMatch, "_w."+kAll[i]+" = "+kDotAll[i])
+	}
+	var wReturned, tReturned, result strings.Builder
+	for i, name := range returned {
+		r := "r" + strconv.Itoa(i+1)
+		wReturned.WriteString(r + ", ")
+		tReturned.WriteString("t." + quote(name) + ", ")
+		result.WriteString(", _w." + r)
 	}
 	grant := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, $1::bigint"
 	older := "<"
 	if cfg.again {
 		older = "<="
 	}
-	s.sql = strings.NewReplacer(
-		"{table}", t.table, "{token}", quote(t.token), "{rel}", rel, "{grant}", grant, "{older}", older,
-		"{pglock}", cfg.quoted(), "{match}", strings.Join(match, " AND "),
-		"{key}", join(key), "{t.key}", join(tKey), "{k.key}", join(kKey), "{w.key}", join(wKey), "{key args}", join(keyArgs),
-		"{columns}", list.String(), "{args}", args.String(), "{sets}", sets.String(), "{excluded}", excluded.String(),
-	).Replace(v.sql)
+	key, kKey, tKey := join(all[:t.keys]), join(kDotAll[:t.keys]), "t."+strings.Join(all[:t.keys], ", t.")
+	parts := []string{
+		"{table}", t.table, "{token}", quote(t.token), "{rel}", rel, "{grant}", grant, "{older}", older, "{pglock}", cfg.quoted(),
+		"{match}", strings.Join(match, " AND "), "{values}", values.String(), "{new key}", newKey.String(),
+		"{columns}", join(all), "{no columns}", join(no), "{k columns}", join(kAll), "{k.columns}", join(kDotAll),
+		"{key}", key, "{t.key}", tKey, "{k.key}", kKey, "{w key}", join(kAll[:t.keys]), "{_w.key}", "_w." + strings.Join(kAll[:t.keys], ", _w."),
+		"{sets}", sets.String(), "{excluded}", excluded.String(),
+		"{w returned}", wReturned.String(), "{t.returned}", tReturned.String(), "{_w.returned}", result.String(),
+		"{found}", "(SELECT n, count(*) AS rows, max(last) AS last FROM _r GROUP BY n) AS x ON x.n = _k.n",
+		"{keys free}", "(SELECT bool_and(last " + older + " $1::bigint) FROM _g)",
+	}
+	if n := strconv.Itoa(len(rows)); len(rows) == 1 { // which needs no order, and cannot be written in part
+		parts = append(parts, "{by t.key}", "", "{by k.key}", "", "{whole}", "", "{whole inserted}", "", "{is whole}", "", "{w match}", "true",
+			"{each once}", "(SELECT count(*) = 1 AND bool_and(last "+older+" $1::bigint) FROM _r)")
+	} else {
+		const whole = ",\n_t AS MATERIALIZED (SELECT {pglock}.fence_whole((SELECT count(*) FROM _w), (SELECT count(*) FROM _w{joined}), {n}) AS ok)"
+		replace := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", n, "{joined}", "")
+		inserted := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", n, "{joined}", ", _k WHERE "+strings.Join(wMatch, " AND "))
+		parts = append(parts, "{by t.key}", "ORDER BY "+tKey, "{by k.key}", "ORDER BY "+kKey, "{w match}", strings.Join(wMatch, " AND "),
+			"{whole}", replace.Replace(whole), "{whole inserted}", inserted.Replace(whole), "{is whole}", " AND (SELECT ok FROM _t)",
+			"{each once}", "(SELECT count(*) = "+n+" AND count(DISTINCT n) = "+n+" AND bool_and(last "+older+" $1::bigint) FROM _r)")
+	}
+	s.sql = strings.NewReplacer(parts...).Replace(v.sql)
 	return s
 }
 

@@ -17,9 +17,9 @@ type recorder struct {
 	args []any
 }
 
-func (r *recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+func (r *recorder) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
 	r.sql, r.args = sql, args
-	return failed{}
+	return nil, errNoDatabase
 }
 
 // One text for each set of columns, whatever the values: connections remember what they know of a text. Values and names

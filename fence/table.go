@@ -1,10 +1,6 @@
 package fence
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-)
+import "context"
 
 // A Table is a table of the user whose rows carry the token of the grant that has written them last, in a column of type
 // bigint:
@@ -14,7 +10,7 @@ import (
 // NULL counts as 0. The role needs SELECT and the right of the verb (UPDATE as well for Insert, to lock the row that is in
 // its way), and what grant_locker gives. A Table is a value; it may be copied and used by any number of goroutines.
 //
-// Each method is one statement, which may be part of a larger transaction. It blocks while another transaction writes the
+// Each method is one statement in one round trip, which may be part of a larger transaction. It blocks while another transaction writes the
 // same row or holds its key, until ctx ends. After an error nothing was written by it: the statement is done whole or not
 // at all. Where the connection was lost nobody knows; send the same write again, and [ErrAlreadyWritten] says that the first
 // one has arrived.
@@ -42,29 +38,23 @@ type Table struct {
 // A Row holds values by the exact names of their columns: the key's, and those to write. A nil is NULL.
 type Row map[string]any
 
-// DB is what a fenced write is sent over: a *pgx.Conn, a *pgxpool.Pool or a pgx.Tx. Nothing is ever prepared by name, so a
-// pooler in transaction mode may stand in between.
-type DB interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // Update writes the columns of row, other than the key, if no later token has written or deleted it.
 //
 // Errors beside the common ones: [ErrNoRow].
 func (t Table) Update(ctx context.Context, db DB, g Grant, row Row, opts ...Option) error {
-	return t.write(ctx, db, g, update, row, opts)
+	return t.write(ctx, db, g, update, []Row{row}, opts)
 }
 
 // Insert adds a row, if no later token has written or deleted one with its key.
 //
 // Errors beside the common ones: [ErrRowExists].
 func (t Table) Insert(ctx context.Context, db DB, g Grant, row Row, opts ...Option) error {
-	return t.write(ctx, db, g, insert, row, opts)
+	return t.write(ctx, db, g, insert, []Row{row}, opts)
 }
 
 // Upsert adds a row, or writes its columns if it is there, if no later token has written or deleted it.
 func (t Table) Upsert(ctx context.Context, db DB, g Grant, row Row, opts ...Option) error {
-	return t.write(ctx, db, g, upsert, row, opts)
+	return t.write(ctx, db, g, upsert, []Row{row}, opts)
 }
 
 // Delete removes a row, if no later token has written it. key holds the columns of the key and nothing else. It leaves the
@@ -73,5 +63,36 @@ func (t Table) Upsert(ctx context.Context, db DB, g Grant, row Row, opts ...Opti
 //
 // Errors beside the common ones: [ErrNoRow].
 func (t Table) Delete(ctx context.Context, db DB, g Grant, key Row, opts ...Option) error {
-	return t.write(ctx, db, g, remove, key, opts)
+	return t.write(ctx, db, g, remove, []Row{key}, opts)
+}
+
+// UpdateRows is Update for several rows, all of them or none. They have the same columns, and are 1 to 1000; more can be written
+// in one transaction by calls in the order of their keys. The error is of the first row that is refused.
+func (t Table) UpdateRows(ctx context.Context, db DB, g Grant, rows []Row, opts ...Option) error {
+	return t.write(ctx, db, g, update, rows, opts)
+}
+
+// InsertRows is Insert for several rows, as UpdateRows is Update.
+func (t Table) InsertRows(ctx context.Context, db DB, g Grant, rows []Row, opts ...Option) error {
+	return t.write(ctx, db, g, insert, rows, opts)
+}
+
+// UpsertRows is Upsert for several rows, as UpdateRows is Update.
+func (t Table) UpsertRows(ctx context.Context, db DB, g Grant, rows []Row, opts ...Option) error {
+	return t.write(ctx, db, g, upsert, rows, opts)
+}
+
+// DeleteRows is Delete for several rows, as UpdateRows is Update.
+func (t Table) DeleteRows(ctx context.Context, db DB, g Grant, keys []Row, opts ...Option) error {
+	return t.write(ctx, db, g, remove, keys, opts)
+}
+
+// Rekey gives a row another key: a Delete of the one and an Insert of the other at once. Both hold the columns of the key and
+// nothing else. It is refused if a later token has written or deleted either; afterwards an earlier token can neither write the
+// row under its new key nor bring it back under the old one.
+//
+// Errors beside the common ones: [ErrNoRow], [ErrRowExists]; in a transaction also PostgreSQL's 23505, where the row at the new
+// key came while this one waited.
+func (t Table) Rekey(ctx context.Context, db DB, g Grant, key, to Row, opts ...Option) error {
+	return t.write(ctx, db, g, rekey, []Row{key, to}, opts)
 }

@@ -16,9 +16,9 @@ type target struct {
 	keys  int // how many columns the key has
 }
 
-// check refuses, before any SQL, a table and a row that cannot be meant. columns are those of the key, then the others,
-// both in a fixed order: a statement's text must not change from call to call.
-func (t Table) check(v verb, row Row) (_ target, columns []string, _ error) {
+// check refuses, before any SQL, a table and rows that cannot be meant. columns are those of the key, then the others, both in a
+// fixed order: a statement's text must not change from call to call.
+func (t Table) check(v verb, rows []Row) (_ target, columns []string, _ error) {
 	table, err := parseName(t.Name)
 	if err != nil {
 		return target{}, nil, err
@@ -30,23 +30,35 @@ func (t Table) check(v verb, row Row) (_ target, columns []string, _ error) {
 	bad := func(format string, args ...any) (target, []string, error) {
 		return target{}, nil, fmt.Errorf("fence: %s of %s: %w: "+format, append([]any{v.name, t.Name, ErrInvalid}, args...)...)
 	}
-	if len(t.Key) == 0 {
+	switch {
+	case len(t.Key) == 0:
 		return bad("the table names no key columns")
+	case len(rows) == 0 || len(rows) > maxRows:
+		return bad("%d rows: want 1 to %d", len(rows), maxRows)
 	}
 	// A tombstone is found by the key's values in a row. Sorted, so that all who name the same columns find the same one; by
 	// name, because a partition may number its columns otherwise.
 	columns = slices.Sorted(slices.Values(t.Key))
 	for i, name := range columns {
-		switch v, ok := row[name]; {
-		case slices.Contains(columns[:i], name):
+		if slices.Contains(columns[:i], name) {
 			return bad("key column %q stands twice", name)
-		case !ok || v == nil:
-			return bad("the row needs a value for key column %q", name)
+		}
+		for _, row := range rows {
+			if v, ok := row[name]; !ok || v == nil {
+				return bad("the row needs a value for key column %q", name)
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(row)) {
+	for _, name := range slices.Sorted(maps.Keys(rows[0])) {
 		if !slices.Contains(columns[:checked.keys], name) {
 			columns = append(columns, name)
+		}
+	}
+	for _, row := range rows[1:] {
+		for _, name := range columns {
+			if _, ok := row[name]; !ok || len(row) != len(columns) {
+				return bad("the rows have different columns: write those with the same ones together")
+			}
 		}
 	}
 	for _, name := range append(slices.Clone(columns), checked.token) {
@@ -57,7 +69,7 @@ func (t Table) check(v verb, row Row) (_ target, columns []string, _ error) {
 	switch {
 	case slices.Contains(columns, checked.token):
 		return bad("column %q is the fence's", checked.token)
-	case v.name == remove.name && len(columns) > checked.keys:
+	case (v.name == remove.name || v.name == rekey.name) && len(columns) > checked.keys:
 		return bad("it takes the key only, not column %q", columns[checked.keys])
 	}
 	return checked, columns, nil

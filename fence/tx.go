@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Beginner is what [Tx] begins a transaction on: a *pgx.Conn or a *pgxpool.Pool. For a transaction that exists already
@@ -29,37 +30,70 @@ const rollbackTime = 5 * time.Second
 // panics or calls runtime.Goexit, the transaction is rolled back. ctx bounds all of it; when it ends, the rollback is still
 // sent.
 //
+// On a *pgxpool.Pool the fence travels with BEGIN and costs no round trip of its own; a transaction that is refused costs its
+// connection, which the pool replaces.
+//
 // Errors: f's own, as it is; those of Raise, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped.
 // Any number of goroutines may call it at a time, with one grant too.
 func Tx(ctx context.Context, db Beginner, g Grant, resource string, f func(pgx.Tx) error, opts ...Option) error {
-	cfg, err := checkResource(g, resource, opts)
-	if err != nil {
-		return err
-	}
-	if err := cfg.refuse(resource, forTx); err != nil {
-		return err
-	}
-	if f == nil {
-		return fmt.Errorf("fence: %s: %w: nothing to run", resource, ErrInvalid)
-	}
-	return within(ctx, db, resource, cfg, func(tx pgx.Tx) error {
-		if err := raise(ctx, tx, g, resource, cfg); err != nil {
-			return err
-		}
-		return f(tx)
-	})
+	return raisedTx(ctx, ofPGX(db), g, resource, f, opts)
 }
 
-// within runs f in a transaction, and commits it if f has no error.
-func within(ctx context.Context, db Beginner, what string, cfg config, f func(pgx.Tx) error) error {
-	if isNil(db) {
+// A transaction is what those of pgx and of database/sql have in common here.
+type transaction interface {
+	DB
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// A starter begins transactions. fenced reports that the SQL of the fence was sent with BEGIN, and let the transaction pass.
+type starter[T transaction] struct {
+	db    any
+	begin func(ctx context.Context, level pgx.TxIsoLevel, fence string) (tx T, fenced bool, err error)
+}
+
+func ofPGX(db Beginner) starter[pgx.Tx] {
+	return starter[pgx.Tx]{db, func(ctx context.Context, level pgx.TxIsoLevel, fence string) (tx pgx.Tx, fenced bool, err error) {
+		if pool, ok := db.(*pgxpool.Pool); ok {
+			begin := "begin"
+			if level != "" {
+				begin += " isolation level " + string(level)
+			}
+			tx, err = pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + "; " + fence})
+			if codeOf(err) != refused {
+				return tx, true, err
+			}
+			// pgx has closed the connection, as after any BEGIN that fails. Which verdict it was is answered on another one.
+		}
+		tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
+		return tx, false, err
+	}}
+}
+
+// refused is the SQLSTATE of a fence that was sent with BEGIN, and is closed.
+const refused = "FL000"
+
+// A question is a fence that a transaction begins with: as SQL without parameters, or asked in it.
+type question struct {
+	sql string
+	ask func(ctx context.Context, tx DB) error
+}
+
+// within runs f in a transaction that is let in by its fence, and commits it if f has no error.
+func within[T transaction](ctx context.Context, start starter[T], what string, cfg config, fence question, f func(T) error) error {
+	if isNil(start.db) {
 		return fmt.Errorf("fence: %s: %w: nil database", what, ErrInvalid)
 	}
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: cfg.isolation})
+	tx, fenced, err := start.begin(ctx, cfg.isolation, fence.sql)
 	if err != nil {
-		return fmt.Errorf("fence: %s: begin: %w", what, err)
+		return explain(fmt.Errorf("fence: %s: begin: %w", what, err), cfg)
 	}
 	defer rollback(ctx, tx) // also where f panics or exits; after the commit it does nothing
+	if !fenced {
+		if err := fence.ask(ctx, tx); err != nil {
+			return err
+		}
+	}
 	if err := f(tx); err != nil {
 		return err
 	}
@@ -72,23 +106,23 @@ func isNil(db any) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-func rollback(ctx context.Context, tx pgx.Tx) {
+func rollback(ctx context.Context, tx transaction) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
 	defer cancel()
 	_ = tx.Rollback(ctx) // what a broken connection began, the server rolls back
 }
 
-func commit(ctx context.Context, tx pgx.Tx, resource string) error {
+func commit(ctx context.Context, tx transaction, what string) error {
 	err := tx.Commit(ctx)
+	if err == nil {
+		return nil
+	}
 	var pg *pgconn.PgError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR", // a refusal; a FATAL may have come after the commit
-		errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, pgx.ErrTxClosed),
+		errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, pgx.ErrTxClosed), errors.Is(err, errNotSent),
 		pgconn.SafeToRetry(err): // it was never sent
-		return fmt.Errorf("fence: %s: commit: %w", resource, err)
-	default:
-		return fmt.Errorf("fence: %s: commit: %w: %w", resource, ErrCommitUnknown, err)
+		return fmt.Errorf("fence: %s: commit: %w", what, err)
 	}
+	return fmt.Errorf("fence: %s: commit: %w: %w", what, ErrCommitUnknown, err)
 }

@@ -191,11 +191,13 @@ func TestLostReplyOfARowWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, "warm-up", invoices.Insert(t.Context(), conn, grant(5), invoice(2, "x")), nil)
-	sprung := proxy.LoseNextReply("fence_row_lock")
-	if err := invoices.Insert(t.Context(), conn, grant(5), invoice(1, "x")); err == nil {
+	for id := range 2 { // until the statement is prepared, so that there is one reply to lose
+		wantErr(t, "warm-up", invoices.Insert(t.Context(), conn, grant(5), invoice(2+id, "x")), nil)
+	}
+	sprung := proxy.LoseNextReply("the lost one")
+	if err := invoices.Insert(t.Context(), conn, grant(5), invoice(1, "the lost one")); err == nil {
 		t.Error("a lost reply came as success")
 	}
 	<-sprung
-	wantErr(t, "sent again", invoices.Insert(t.Context(), d.Conn(t), grant(5), invoice(1, "x")), fence.ErrAlreadyWritten)
+	wantErr(t, "sent again", invoices.Insert(t.Context(), d.Conn(t), grant(5), invoice(1, "the lost one")), fence.ErrAlreadyWritten)
 }

@@ -46,18 +46,24 @@ END $$;
 --   behind         the same, and the lock service of this database has not drawn that token yet: it has lost its memory
 --   other_lock     it belongs to another lock: last_name, last_slot. It is the first one's that raises it, for good
 --   never_granted  no grant of this lock can have the token
-CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, OUT verdict text, OUT last_token bigint,
-  OUT last_name text, OUT last_slot int)
+-- If strict, what is refused is the error FL000 instead, for what travels with BEGIN and cannot wait for an answer.
+CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, strict boolean DEFAULT false, OUT verdict text,
+  OUT last_token bigint, OUT last_name text, OUT last_slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   IF (octet_length(res) BETWEEN 1 AND 1024) IS NOT TRUE THEN
     RAISE EXCEPTION 'a resource has a name of 1 to 1024 bytes' USING ERRCODE = 'invalid_parameter_value';
-  ELSIF NOT pglock.fence_credible(lock, place, tok) THEN
-    verdict := 'never_granted';
+  END IF;
+  -- What the transactions of a grant do again and again comes first. Where it is locked it was found credible.
+  PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res AND x.name = lock AND x.slot = place
+    AND x.last_token = tok FOR SHARE;
+  IF FOUND THEN
+    verdict := 'passed';
     RETURN;
   END IF;
-  LOOP
+  IF NOT pglock.fence_credible(lock, place, tok) THEN verdict := 'never_granted'; END IF;
+  WHILE verdict IS NULL LOOP                             -- again: somebody was ahead. Look at what it left
     SELECT x.last_token, x.name, x.slot INTO last_token, last_name, last_slot
       FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res;
     IF NOT FOUND THEN                                    -- or not yet committed, or not in this snapshot: 40001
@@ -78,7 +84,22 @@ BEGIN
       PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res AND x.last_token = tok FOR SHARE;
       verdict := CASE WHEN FOUND THEN 'passed' END;
     END IF;
-    EXIT WHEN verdict IS NOT NULL;                       -- NULL: somebody was ahead. Look again at what it left
+  END LOOP;
+  IF strict AND verdict <> ALL ('{raised,passed}') THEN
+    RAISE EXCEPTION '%: % token % of lock "%"', res, verdict, tok, lock USING ERRCODE = 'FL000';
+  END IF;
+END $$;
+
+-- The same for several resources, in the order of their names, so that nobody waits for whoever waits for him. It ends at the
+-- first one that is refused, and tells which; those before it stay raised until the transaction ends.
+CREATE FUNCTION pglock.fence_raise_all(resources text[], lock text, place int, tok bigint, strict boolean DEFAULT false,
+  OUT resource text, OUT verdict text, OUT last_token bigint, OUT last_name text, OUT last_slot int)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+  FOR resource IN SELECT DISTINCT r COLLATE "C" FROM unnest(resources) AS r ORDER BY 1 LOOP
+    SELECT f.verdict, f.last_token, f.last_name, f.last_slot INTO verdict, last_token, last_name, last_slot
+      FROM pglock.fence_raise(resource, lock, place, tok, strict) AS f;
+    EXIT WHEN verdict NOT IN ('raised', 'passed');
   END LOOP;
 END $$;
 
@@ -90,8 +111,9 @@ END $$;
 --   stale          a later grant exists: last_token
 --   elsewhere      this database has no such lock
 --   never_granted  no grant of this lock can have the token
--- At repeatable read and serializable it is 40001 where the snapshot is too old to tell.
-CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, OUT verdict text, OUT last_token bigint)
+-- At repeatable read and serializable it is 40001 where the snapshot is too old to tell. strict is as in fence_raise.
+CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, strict boolean DEFAULT false,
+  OUT verdict text, OUT last_token bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE until timestamptz;
 BEGIN
@@ -110,6 +132,9 @@ BEGIN
   ELSE
     SELECT x.token INTO last_token FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
     verdict := CASE WHEN FOUND THEN 'stale' ELSE 'elsewhere' END;
+  END IF;
+  IF strict AND verdict <> 'held' THEN
+    RAISE EXCEPTION '% token % of lock "%"', verdict, tok, lock USING ERRCODE = 'FL000';
   END IF;
 END $$;
 
@@ -180,4 +205,16 @@ BEGIN
   END IF;
   DELETE FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id AND f.last_token <= tok;
   RETURN true;
+END $$;
+
+-- Takes a statement back that could write some of its rows only: others were changed while it waited, which a later snapshot
+-- shows, or the same key stood twice in it, or a trigger, a rule or row security hides rows from it.
+CREATE FUNCTION pglock.fence_whole(written bigint, matched bigint, wanted bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF written = 0 THEN RETURN false;
+  ELSIF written = wanted AND matched = wanted THEN RETURN true;
+  END IF;
+  RAISE EXCEPTION '% of % rows would be written', least(written, matched), wanted USING ERRCODE = 'serialization_failure',
+    HINT = 'Try again. If it stays so, a key stands twice, is stored as another one, or a trigger, a rule or row security hides rows.';
 END $$;

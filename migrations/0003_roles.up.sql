@@ -14,7 +14,7 @@ CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_check,
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
     pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.installation TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
   IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN  -- GRANT only warns
@@ -44,7 +44,7 @@ DECLARE
     'pglock.inspect', 'pglock.fences']::regclass[];
   functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.end_hold',
-    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_check', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
+    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible',
     'pglock.installation', 'pglock.grant_locker', 'pglock.grant_auditor']::regproc[];
   x record;
