@@ -11,9 +11,10 @@ var (
 	// a [*StaleError], which knows both tokens.
 	ErrStale = errors.New("stale")
 
-	// ErrBehind comes together with ErrStale when the resource has seen a token that the lock service in its own database
-	// has not drawn yet: that one has lost its memory, to a restored backup say, and would go on handing out tokens that
-	// nobody takes. Nothing was written. An owner of the schema raises the floor of its tokens; the message has the SQL.
+	// ErrBehind comes together with ErrStale when what was there is a token that the lock service in this database has not
+	// granted yet: that one has lost its memory, to a restored backup say, and would go on handing out tokens that nobody
+	// takes. Nothing was written. The way out is pglock's Client.RaiseTokenFloor, for the owner of the schema; the message has
+	// the SQL.
 	ErrBehind = errors.New("the lock service is behind")
 
 	// ErrAlreadyWritten comes when this very grant has written the row before: the write is a replay, or a second one that
@@ -68,13 +69,13 @@ type StaleError struct {
 	Lock      string // the lock that the caller no longer holds
 	Token     Token  // the caller's
 	LastToken Token  // the one that has written last
-	Behind    bool   // the lock service of this database has not drawn LastToken yet
+	Behind    bool   // the lock service of this database has not granted LastToken yet
 }
 
 func (e *StaleError) Error() string {
 	s := fmt.Sprintf("fence: %s: stale token %d, token %d was here: stop, lock %q has moved on", e.Resource, e.Token, e.LastToken, e.Lock)
 	if e.Behind {
-		s += fmt.Sprintf("; its service has not drawn that token yet: let the owner of its schema SELECT raise_token_floor(%d)", e.LastToken)
+		s += fmt.Sprintf("; its service has not granted that token yet: let the owner of its schema SELECT raise_token_floor(%d)", e.LastToken)
 	}
 	return s
 }

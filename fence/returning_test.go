@@ -22,7 +22,6 @@ type order struct {
 	Total      pgtype.Numeric
 	Ignored    string `db:"-"`
 	stamped
-	hidden int //nolint:unused // it has no column
 }
 
 func TestReturning(t *testing.T) {

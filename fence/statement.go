@@ -31,10 +31,10 @@ _r AS MATERIALIZED (
 _w ({w returned}n) AS (
   UPDATE {table} AS t SET {sets}{token} = $1::bigint FROM _k
   WHERE {match} AND {each once} RETURNING {t.returned}_k.n){whole}
-SELECT pg_catalog.pg_backend_pid(), _w.n IS NOT NULL{is whole}, (SELECT ok FROM _c), coalesce(x.rows, 0), coalesce(x.last, 0),
+{answers}SELECT _k.n, _w.n IS NOT NULL{is whole}, (SELECT ok FROM _c), coalesce(x.rows, 0), coalesce(x.last, 0),
   CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
   x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
-FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n ORDER BY _k.n`}
+FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n{end}`}
 
 // The key is locked before the row, as in inserts. Where no row is in sight nothing is locked.
 var remove = verb{"delete", keyPart + `_g AS MATERIALIZED (
@@ -45,12 +45,11 @@ _r AS MATERIALIZED (
   WHERE {match} AND (SELECT bool_and(last IS NOT NULL) FROM _g) {by t.key} FOR UPDATE OF t),
 _w ({w returned}n) AS (
   DELETE FROM {table} AS t USING _k WHERE {match} AND {each once} RETURNING {t.returned}_k.n){whole}
-SELECT pg_catalog.pg_backend_pid(),
-  CASE WHEN _w.n IS NOT NULL{is whole} THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,
+{answers}SELECT _k.n, CASE WHEN _w.n IS NOT NULL{is whole} THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,
   _g.n IS NULL OR _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
   CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
   x.rows IS NULL AND _g.n IS NOT NULL{_w.returned}
-FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n LEFT JOIN _g ON _g.n = _k.n ORDER BY _k.n`}
+FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n LEFT JOIN _g ON _g.n = _k.n{end}`}
 
 var (
 	insert = verb{"insert", insertPart("FOR SHARE", "true", "DO NOTHING")}
@@ -68,12 +67,12 @@ _w ({w returned}{w key}) AS (
   INSERT INTO {table} AS t ({columns}, {token}) SELECT {k.columns}, $1::bigint FROM _k
   WHERE {keys free} AND NOT EXISTS (SELECT FROM _r WHERE ` + inTheWay + `) {by k.key}
   ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.returned}{t.key}){whole inserted}
-SELECT pg_catalog.pg_backend_pid(), CASE WHEN (_w.k1 IS NOT NULL{is whole}) IS NOT TRUE THEN false
+{answers}SELECT _k.n, CASE WHEN (_w.k1 IS NOT NULL{is whole}) IS NOT TRUE THEN false
     WHEN _g.last = 0 AND ROW({k.key}) = ROW({_w.key}) THEN true
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
   _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0), coalesce(_g.last, 0),
   (_w.k1 IS NULL AND x.rows IS NULL AND _g.last {older} $1::bigint) IS TRUE{_w.returned}
-FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON {w match} ORDER BY _k.n`
+FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON {w match}{end}`
 }
 
 // The first key is that of the row, the second the one that it gets: a delete here, an insert there.
@@ -86,13 +85,20 @@ _w ({w returned}{w key}) AS (
   UPDATE {table} AS t SET {new key}{token} = $1::bigint FROM _k, _k AS _new
   WHERE {match} AND _k.n = 1 AND _new.n = 2 AND (SELECT count(*) = 1 AND bool_and(n = 1 AND last {older} $1::bigint) FROM _r)
     AND (SELECT last {older} $1::bigint FROM _g WHERE n = 2) RETURNING {t.returned}{t.key})
-SELECT pg_catalog.pg_backend_pid(), CASE WHEN _w.k1 IS NULL THEN false
+{answers}SELECT _k.n, CASE WHEN _w.k1 IS NULL THEN false
     WHEN _k.n = 1 THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant})
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
   _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
   CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
   _k.n = 1 AND x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
-FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON true ORDER BY _k.n`}
+FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON true{end}`}
+
+// The lock service that has never granted the token which was there has lost its memory: that is looked up for what is refused.
+const answersPart = `SELECT pg_catalog.pg_backend_pid(), a.wrote, a.credible, a.rows, a.last, a.tombstone, a.moved,
+  CASE WHEN greatest(a.last, a.tombstone) > $1::bigint
+    THEN NOT {pglock}.fence_credible({lock}, least(greatest(a.last, a.tombstone), 9007199254740991)) ELSE false END{a.returned}
+FROM (
+`
 
 // A statement is ready to be sent. Its text depends on the names of the columns and on how many rows there are, and on nothing
 // else.
@@ -140,14 +146,18 @@ func (t target) render(v verb, g Grant, columns []string, rows []Row, returned [
 		match = append(match, "t."+all[i]+" = "+kDotAll[i])
 		wMatch = append(wMatch, "_w."+kAll[i]+" = "+kDotAll[i])
 	}
-	var wReturned, tReturned, result strings.Builder
+	var wReturned, tReturned, result, names, again strings.Builder
 	for i, name := range returned {
 		r := "r" + strconv.Itoa(i+1)
 		wReturned.WriteString(r + ", ")
 		tReturned.WriteString("t." + quote(name) + ", ")
 		result.WriteString(", _w." + r)
+		names.WriteString(", " + r)
+		again.WriteString(", a." + r)
 	}
-	grant := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, $1::bigint"
+	lock := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int"
+	grant := lock + ", $1::bigint"
+	answers := strings.NewReplacer("{pglock}", cfg.quoted(), "{lock}", lock, "{a.returned}", again.String()).Replace(answersPart)
 	older := "<"
 	if cfg.again {
 		older = "<="
@@ -160,6 +170,7 @@ func (t target) render(v verb, g Grant, columns []string, rows []Row, returned [
 		"{key}", key, "{t.key}", tKey, "{k.key}", kKey, "{w key}", join(kAll[:t.keys]), "{_w.key}", "_w." + strings.Join(kAll[:t.keys], ", _w."),
 		"{sets}", sets.String(), "{excluded}", excluded.String(),
 		"{w returned}", wReturned.String(), "{t.returned}", tReturned.String(), "{_w.returned}", result.String(),
+		"{answers}", answers, "{end}", "\n) AS a (n, wrote, credible, rows, last, tombstone, moved" + names.String() + ") ORDER BY a.n",
 		"{found}", "(SELECT n, count(*) AS rows, max(last) AS last FROM _r GROUP BY n) AS x ON x.n = _k.n",
 		"{keys free}", "(SELECT bool_and(last " + older + " $1::bigint) FROM _g)",
 	}

@@ -56,7 +56,7 @@ func (t Table) send(ctx context.Context, db DB, g Grant, checked target, v verb,
 		answers := make(answers, 0, len(rows))
 		err := ask(ctx, db, s.sql, s.args, func(scan func(...any) error) error {
 			var a answer
-			err := scan(append([]any{&a.wrote, &a.credible, &a.rows, &a.last, &a.tombstone, &a.moved}, into.row(len(answers))...)...)
+			err := scan(append([]any{&a.wrote, &a.credible, &a.rows, &a.last, &a.tombstone, &a.moved, &a.behind}, into.row(len(answers))...)...)
 			answers = append(answers, a)
 			return err
 		})
@@ -95,6 +95,7 @@ type answer struct {
 	last      Token // the row's token
 	tombstone Token // or the one that deleted it; 0 if none did
 	moved     bool  // there is a row, but the statement began too early to lock it: send it again
+	behind    bool  // the lock has not granted the token that was there
 }
 
 type answers []answer
@@ -153,7 +154,7 @@ func (a answer) refusal(v verb, g Grant, again bool, name string) error {
 	case a.rows > 1:
 		return say(fmt.Errorf("%w: %d rows have the key: it is not unique", ErrInvalid, a.rows))
 	case last > g.Token:
-		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last}
+		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: a.behind}
 	case last == g.Token && (!again || a.rows == 1 && v.name == insert.name):
 		return say(ErrAlreadyWritten)
 	case a.rows == 1 && v.name == insert.name:

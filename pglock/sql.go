@@ -26,6 +26,8 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
   (extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM free_in) OPERATOR(pg_catalog.*) 1000000)::bigint, metadata
 FROM pglock.inspect`
 
+	raiseFloorSQL = `SELECT pglock.raise_token_floor($1::bigint)`
+
 	pruneSQL = `SELECT pglock.prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
 )
 
