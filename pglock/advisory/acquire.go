@@ -1,0 +1,103 @@
+package advisory
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// sessionGrace is what a statement on a connection of ours is given when ctx has ended.
+const sessionGrace = 500 * time.Millisecond
+
+// TryAcquire asks for a session lock once. It blocks while it connects, which takes the server tens of milliseconds, and for two round
+// trips; at most until ctx ends, and half a second longer where the server is silent; without a deadline, for some 5 s. ctx bounds
+// the asking, not the lock that comes of it. With an error no lock is left behind. The error is a *HeldError that says who holds
+// the lock, or that this client does; ErrPooler, ErrStandby, ErrInvalidKey, ErrInvalidOption, ErrClosed, the cause of ctx, or
+// what the driver says.
+func (c *Client) TryAcquire(ctx context.Context, key Key, opts ...Option) (*Lock, error) {
+	return c.acquire(ctx, key, opts, false)
+}
+
+// Acquire waits until it has the lock, or ctx ends; ctx bounds the waiting, not the lock. It asks again at jittered intervals of
+// 25 ms that grow to 250 ms, over the connection that the lock will live on, and holds neither a snapshot nor a transaction
+// between two questions. For a lock that this client holds already it waits without a connection, in turn. It waits
+// through lost connections and standbys; what waiting cannot cure, such as a pooler or a wrong password, is returned at once.
+// When ctx ends, the error matches its cause and the last reason for waiting: ErrHeld, say, with who holds it. As with
+// TryAcquire, an error leaves no lock behind.
+func (c *Client) Acquire(ctx context.Context, key Key, opts ...Option) (*Lock, error) {
+	return c.acquire(ctx, key, opts, true)
+}
+
+func (c *Client) acquire(ctx context.Context, key Key, opts []Option, wait bool) (*Lock, error) {
+	r, err := newRequest(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, explain(key, context.Cause(ctx))
+	}
+	if !c.enter() {
+		return nil, ErrClosed
+	}
+	defer c.calls.Done()
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
+	leave, err := c.takeTurn(asking, key, wait)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.obtain(asking, r, wait)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return c.newLock(ctx, r, s, leave), nil
+}
+
+// obtain comes back with a session that holds the lock.
+func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, err error) {
+	sctx, cancel := grace(ctx, sessionGrace)
+	defer cancel()
+	var reason error // for waiting
+	for tries := 0; ; tries++ {
+		var got bool
+		if s == nil {
+			s, err = c.dial(ctx)
+		}
+		if err == nil {
+			got, err = s.try(sctx, r)
+		}
+		if got && err == nil {
+			err = s.dropMark(sctx, r)
+		}
+		switch {
+		case got && err == nil:
+			return s, nil
+		case err != nil && s != nil: // whatever it was granted goes with its connection
+			s.hangUp()
+			s = nil
+		}
+		if ctx.Err() == nil {
+			reason = err
+		}
+		if wait && s != nil && !s.marked {
+			s.putMark(sctx, r)
+		}
+		if wait && !hopeless(err) && pause(ctx, tries) {
+			err = nil
+			continue
+		}
+		if s != nil {
+			reason, _ = heldBy(sctx, s.queryRow, r.key) // an answer is lacking if it fails, nothing more
+			s.goodbye()
+		}
+		if ctx.Err() != nil {
+			return nil, waited(ctx, r.key, reason)
+		}
+		if errors.As(reason, new(*HeldError)) {
+			return nil, reason
+		}
+		return nil, explain(r.key, reason)
+	}
+}

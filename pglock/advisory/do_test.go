@@ -1,0 +1,76 @@
+package advisory_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock/advisory"
+)
+
+func TestDoReleasesHoweverTheFunctionEnds(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	c := client(t, d)
+	key := advisory.Name("a")
+	errWork := errors.New("the work failed")
+	wantErr(t, "Do", c.Do(soon(t), key, func(context.Context) error { return errWork }), errWork)
+
+	ctx, cancel := context.WithCancelCause(soon(t))
+	err := c.Do(ctx, key, func(ctx context.Context) error {
+		cancel(errWork)
+		happens(t, "the end of the function's context", ctx.Done())
+		if n := locks(t, d); n != 1 {
+			t.Errorf("%d locks are held while the function winds down", n)
+		}
+		return context.Cause(ctx)
+	})
+	wantErr(t, "Do with a ctx that ends", err, errWork)
+	if n := locks(t, d); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+
+	panicked := async(func() (v any) {
+		defer func() { v = recover() }()
+		return c.Do(soon(t), key, func(context.Context) error { panic("at the disco") })
+	})
+	if v := happens(t, "the panic", panicked); v != "at the disco" {
+		t.Errorf("Do of a function that panics: %v", v)
+	}
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_ = c.Do(soon(t), key, func(context.Context) error { runtime.Goexit(); return nil })
+	}()
+	happens(t, "the end of the goroutine", exited)
+	if n := locks(t, d); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+}
+
+func TestInputThatCannotWorkIsRefused(t *testing.T) {
+	t.Parallel()
+	c := nowhere(t)
+	key := advisory.Name("a")
+	_, err := c.TryAcquire(soon(t), key, advisory.Option{})
+	wantErr(t, "a zero Option", err, advisory.ErrInvalidOption)
+	wantErr(t, "Do without a function", c.Do(soon(t), key, nil), advisory.ErrInvalidOption)
+	_, err = advisory.New(nil, advisory.Config{})
+	wantErr(t, "New without a pool", err, advisory.ErrInvalidOption)
+	_, err = advisory.Open("postgres://x y", advisory.Config{})
+	wantErr(t, "Open of nonsense", err, advisory.ErrInvalidOption)
+	for _, every := range []time.Duration{-1, 1, time.Hour} {
+		_, err = advisory.Open("", advisory.Config{CheckEvery: every})
+		wantErr(t, "a CheckEvery that cannot work", err, advisory.ErrInvalidOption)
+	}
+	_, err = advisory.List(soon(t), nil)
+	wantErr(t, "List without a database", err, advisory.ErrInvalidOption)
+
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = c.Acquire(ended, key)
+	wantErr(t, "Acquire with a ctx that has ended", err, context.Canceled)
+}
