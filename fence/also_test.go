@@ -2,7 +2,6 @@ package fence_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,32 +10,30 @@ import (
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 )
 
-// Several resources are raised in the order of their names, whatever the order they are named in: transactions over the same
-// ones wait for each other, and none is ended as a deadlock's victim.
-func TestSeveralResourcesDoNotDeadlock(t *testing.T) {
+// Several resources are raised in the order of their names, whatever the order they are named in: who waits for the first has none
+// of the others yet.
+func TestSeveralResourcesAreRaisedInTheOrderOfTheirNames(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
-	names := strings.Fields("a b c d e f g h")
-	errs := make(chan error, 4)
-	for i := range 4 {
-		pool := d.Pool(t)
-		go func() {
-			var failed error
-			for n := range 15 {
-				order := append(append([]string(nil), names[(i*2+n)%8:]...), names[:(i*2+n)%8]...)
-				err := fence.Tx(t.Context(), pool, grant(fence.Token(1+n*4+i)), order[0], nothing, fence.Also(order[1:]...))
-				if !errors.Is(err, fence.ErrStale) {
-					failed = errors.Join(failed, err)
-				}
-			}
-			errs <- failed
-		}()
+	d.Exec(t, createInvoices)
+	first, pool := begin(t, d.Conn(t), pgx.ReadCommitted), d.Pool(t)
+	ctx := bounded(t)
+	wantErr(t, "Raise", fence.Raise(ctx, first, grant(7), "a"), nil)
+	for _, ways := range []func() error{
+		func() error { return fence.Tx(ctx, pool, grant(8), "c", nothing, fence.Also("b", "a")) },
+		func() error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fence.Raise(ctx, tx, grant(8), "b", fence.Also("a", "c")) })
+		},
+	} {
+		waits := waiting(t, d, ways)
+		wantErr(t, "Raise of what the other has not got to", fence.Raise(ctx, first, grant(7), "b", fence.Also("c")), nil)
+		rollback(t, first)
+		wantErr(t, "the one that waited", <-waits, nil)
+		d.Exec(t, `DELETE FROM pglock.fences`)
+		first = begin(t, d.Conn(t), pgx.ReadCommitted)
+		wantErr(t, "Raise", fence.Raise(ctx, first, grant(7), "a"), nil)
 	}
-	for range 4 {
-		if err := <-errs; err != nil {
-			t.Error(err)
-		}
-	}
+	rollback(t, first)
 }
 
 func TestTheRefusedOneOfSeveralResourcesIsNamed(t *testing.T) {

@@ -61,6 +61,12 @@ func BenchmarkFences(b *testing.B) {
 		{"held", func(id int) error {
 			return fence.HeldTx(ctx, pool, g, func(_ context.Context, tx pgx.Tx) error { return update(tx, id) })
 		}},
+		{"trigger", func(id int) error {
+			return fence.StatedTx(ctx, pool, g, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `UPDATE protected SET n = n + 1 WHERE id = $1`, id)
+				return err
+			})
+		}},
 		{"resource", func(id int) error {
 			return fence.Tx(ctx, pool, g, "ledger", func(tx pgx.Tx) error { return update(tx, id) })
 		}},
@@ -106,6 +112,8 @@ func durable(b *testing.B) *pgxpool.Pool {
 	}
 	if _, err := pool.Exec(ctx, `CREATE TABLE plain (id int PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50);
 		CREATE TABLE fenced (id int PRIMARY KEY, n bigint NOT NULL, fencing_token bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50);
+		CREATE TABLE protected (LIKE plain INCLUDING ALL);
+		INSERT INTO protected SELECT g, 0 FROM generate_series(1, 16) g; SELECT pglock.protect('protected');
 		INSERT INTO plain SELECT g, 0 FROM generate_series(1, 16) g; INSERT INTO fenced SELECT g, 0 FROM generate_series(1, 16) g`); err != nil {
 		b.Fatal(err)
 	}

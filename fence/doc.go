@@ -24,7 +24,12 @@
 //
 //	err := fence.HeldTx(ctx, pool, lease.Grant(), func(ctx context.Context, tx pgx.Tx) error { ... })
 //
-// All of them are there for database/sql too: [SQL], [TxSQL], [RaiseSQL], [HeldTxSQL], [HoldSQL].
+// A protected table ([Protect], [StatedTx]) refuses every write of a transaction that has not stated a live token, whoever sends
+// it: the fence is a trigger, so psql, another language and an old program are under it as well.
+//
+//	err := fence.StatedTx(ctx, pool, lease.Grant(), func(tx pgx.Tx) error { ... })
+//
+// All of them are there for database/sql too: [SQL], [TxSQL], [RaiseSQL], [HeldTxSQL], [HoldSQL], [StatedTxSQL].
 //
 // # What is promised
 //
@@ -41,7 +46,7 @@
 //
 // # What is not
 //
-//   - Writes that do not go through a fence are not held up: plain SQL, another table, another resource name.
+//   - Writes that do not go through a fence are not held up: plain SQL to a table that is not protected, another resource name.
 //   - A write is refused once a later token has written, not once it was granted. Until then the earlier holder's writes
 //     pass, and come before.
 //   - A table that is written by two keys, by id here and by mail there: its rows are fenced while they are there, but a

@@ -12,7 +12,10 @@ import (
 // What the statements of this package need. PostgreSQL says which one is missing only in its message, and in the server's
 // language: so a message is searched for these names, whole, and for no words.
 var (
-	functions = []string{"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_credible", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive"}
+	functions = []string{
+		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_credible", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+		"fence_state", "protect", "unprotect", "verify",
+	}
 	relations = []string{"fences", "leases", "fencing_token"}
 )
 

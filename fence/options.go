@@ -46,7 +46,7 @@ func (c config) refuse(what string, u use) error {
 	case c.again && !u.again:
 		return fmt.Errorf("fence: %s: %w: Again is for rows; a transaction lets the same grant pass", what, ErrInvalid)
 	case c.isolated && !u.isolation:
-		return fmt.Errorf("fence: %s: %w: Isolation is for Tx and HeldTx", what, ErrInvalid)
+		return fmt.Errorf("fence: %s: %w: Isolation is for transactions that are begun here", what, ErrInvalid)
 	case c.limited && !u.limit:
 		return fmt.Errorf("fence: %s: %w: Limit is for HeldTx and Hold", what, ErrInvalid)
 	}
@@ -75,7 +75,7 @@ func Limit(d time.Duration) Option {
 	return Option{func(c *config) { c.limit, c.limited = d, true }}
 }
 
-// Isolation makes [Tx] and [HeldTx] use another isolation level than the connection's default. The fence holds at every one; at
+// Isolation makes [Tx], [HeldTx] and [StatedTx] use another isolation level than the connection's default. The fence holds at every one; at
 // repeatable read and serializable a transaction that began too early fails with 40001 and can be run again. level is one of
 // pgx's constants; anything else is [ErrInvalid].
 func Isolation(level pgx.TxIsoLevel) Option {

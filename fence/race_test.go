@@ -116,6 +116,40 @@ func TestOldSnapshotWithoutTheRowNeverBringsItBack(t *testing.T) {
 	}
 }
 
+// A row that comes and goes in one transaction leaves no row to wait for, only the tombstone: of an earlier delete, which the late
+// one has seen, or of its own.
+func TestARowThatCameAndWentIsNotBroughtBack(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	a, b, setup := d.Conn(t), d.Conn(t), d.Conn(t)
+	for _, level := range levels {
+		for _, late := range []string{"Insert", "Upsert"} {
+			for _, buried := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/%v", level, late, buried), func(t *testing.T) {
+					exec(t, setup, `TRUNCATE invoices; DELETE FROM pglock.fences`)
+					if buried {
+						exec(t, setup, `SELECT pglock.fence_row_bury('invoices', ROW(1), 'billing', 0, 6)`)
+					}
+					ctx := bounded(t)
+					first, second := begin(t, a, pgx.ReadCommitted), begin(t, b, level)
+					defer rollback(t, second)
+					wantErr(t, "insert", invoices.Insert(ctx, first, grant(9), invoice(1, "first")), nil)
+					wantErr(t, "delete", invoices.Delete(ctx, first, grant(9), key(1), fence.Again()), nil)
+					got := waiting(t, d, func() error { return verbs[late](ctx, second, grant(7)) })
+					commit(t, first)
+					err := <-got
+					if level == pgx.ReadCommitted {
+						wantStale(t, late, err, 9)
+					} else if sqlState(err) != "40001" {
+						t.Errorf("%s = %v, want 40001", late, err)
+					}
+				})
+			}
+		}
+	}
+}
+
 // An insert under way holds the key: the second one waits, finds the row, which its first snapshot does not show, and says so.
 func TestInsertWaitsForInsert(t *testing.T) {
 	t.Parallel()

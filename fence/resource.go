@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -56,7 +55,7 @@ func raisedTx[T transaction](ctx context.Context, start starter[T], g Grant, res
 		sql: fmt.Sprintf("SELECT %s, %s, %d, %d, true)", raiseCall(literals, cfg), literal(g.Lock), g.Slot, g.Token),
 		ask: func(ctx context.Context, tx DB) error { return raise(ctx, tx, g, names, cfg) },
 	}
-	return within(ctx, start, strings.Join(names, ", "), cfg, fence, f)
+	return within(ctx, start, strings.Join(names, ", "), cfg, fence, func(tx T) error { return g.explained(f(tx)) })
 }
 
 // checkResource refuses bad input before any SQL.
@@ -74,12 +73,11 @@ func checkResource(g Grant, resource string, opts []Option, u use) (cfg config, 
 			return cfg, nil, fmt.Errorf("fence: %w resource name %.80q: want 1 to 1024 bytes of UTF-8 without NUL", ErrInvalid, name)
 		}
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
 	return cfg, names, cfg.refuse(resource, u)
 }
 
-// raiseCall is the beginning of the call that raises the fences with the names that the SQL stands for.
+// raiseCall is the beginning of the call that raises the fences with the names that the SQL stands for. Several are put in order by
+// it.
 func raiseCall(names []string, cfg config) string {
 	if len(names) == 1 {
 		return cfg.quoted() + ".fence_raise(" + names[0]

@@ -39,14 +39,51 @@ BEGIN
   RETURN coalesce(tok <= latest, false);
 END $$;
 
--- Raises the fence of a named resource in the caller's transaction, which others then wait for:
+-- Raises one fence in the caller's transaction, which others then wait for:
 --   raised         from an earlier token, or for the first time
 --   passed         this grant had raised it before. Only share-locked: transactions of one grant run side by side
 --   stale          a later token was here: last_token
 --   behind         the same, and the lock service of this database has not drawn that token yet: it has lost its memory
 --   other_lock     it belongs to another lock: last_name, last_slot. It is the first one's that raises it, for good
 --   never_granted  no grant of this lock can have the token
--- If strict, what is refused is the error FL000 instead, for what travels with BEGIN and cannot wait for an answer.
+CREATE FUNCTION pglock.fence_lift(rel regclass, res text, lock text, place int, tok bigint, OUT verdict text, OUT last_token bigint,
+  OUT last_name text, OUT last_slot int)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  IF NOT pglock.fence_credible(lock, place, tok) THEN verdict := 'never_granted'; END IF;
+  WHILE verdict IS NULL LOOP                             -- again: somebody was ahead. Look at what it left
+    SELECT x.last_token, x.name, x.slot INTO last_token, last_name, last_slot
+      FROM pglock.fences x WHERE x.relation = rel AND x.resource = res;
+    IF NOT FOUND THEN                                    -- or not yet committed, or not in this snapshot: 40001
+      INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (rel, res, lock, place, tok)
+        ON CONFLICT DO NOTHING;
+      verdict := CASE WHEN FOUND THEN 'raised' END;
+    ELSIF (last_name, last_slot) <> (lock, place) THEN
+      verdict := 'other_lock';
+    ELSIF tok < last_token THEN
+      verdict := 'stale';
+      IF last_token > pg_sequence_last_value('pglock.fencing_token')
+         AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place) THEN verdict := 'behind'; END IF;
+    ELSIF tok > last_token THEN
+      UPDATE pglock.fences x SET last_token = tok, raised_at = clock_timestamp()
+        WHERE x.relation = rel AND x.resource = res AND x.last_token < tok;
+      verdict := CASE WHEN FOUND THEN 'raised' END;
+    ELSE
+      PERFORM FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND x.last_token = tok FOR SHARE;
+      verdict := CASE WHEN FOUND THEN 'passed' END;
+    END IF;
+  END LOOP;
+END $$;
+
+-- What the setting fencedlock.grant holds where a transaction has stated its grant, for tables that are protected (see
+-- 0003_protect.up.sql): for this schema, and bound to this transaction. In any other one, on the same connection too, it says nothing.
+CREATE FUNCTION pglock.stated_grant(lock text, place int, tok bigint) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT concat_ws(' ', 'pglock'::regnamespace::oid, pg_current_xact_id(), place, tok, lock)
+$$;
+
+-- Raises the fence of a named resource, and states the grant. It answers as fence_lift does. If strict, what is refused is the
+-- error FL000 instead, for what travels with BEGIN and cannot wait for an answer.
 CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, strict boolean DEFAULT false, OUT verdict text,
   OUT last_token bigint, OUT last_name text, OUT last_slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -60,32 +97,12 @@ BEGIN
     AND x.last_token = tok FOR SHARE;
   IF FOUND THEN
     verdict := 'passed';
-    RETURN;
+  ELSE
+    SELECT * INTO verdict, last_token, last_name, last_slot FROM pglock.fence_lift(0::oid::regclass, res, lock, place, tok);
   END IF;
-  IF NOT pglock.fence_credible(lock, place, tok) THEN verdict := 'never_granted'; END IF;
-  WHILE verdict IS NULL LOOP                             -- again: somebody was ahead. Look at what it left
-    SELECT x.last_token, x.name, x.slot INTO last_token, last_name, last_slot
-      FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res;
-    IF NOT FOUND THEN                                    -- or not yet committed, or not in this snapshot: 40001
-      INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (0::oid, res, lock, place, tok)
-        ON CONFLICT DO NOTHING;
-      verdict := CASE WHEN FOUND THEN 'raised' END;
-    ELSIF (last_name, last_slot) <> (lock, place) THEN
-      verdict := 'other_lock';
-    ELSIF tok < last_token THEN
-      verdict := 'stale';
-      IF last_token > pg_sequence_last_value('pglock.fencing_token')
-         AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place) THEN verdict := 'behind'; END IF;
-    ELSIF tok > last_token THEN
-      UPDATE pglock.fences x SET last_token = tok, raised_at = clock_timestamp()
-        WHERE x.relation = 0::oid AND x.resource = res AND x.last_token < tok;
-      verdict := CASE WHEN FOUND THEN 'raised' END;
-    ELSE
-      PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res AND x.last_token = tok FOR SHARE;
-      verdict := CASE WHEN FOUND THEN 'passed' END;
-    END IF;
-  END LOOP;
-  IF strict AND verdict <> ALL ('{raised,passed}') THEN
+  IF verdict IN ('raised', 'passed') THEN
+    PERFORM set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
+  ELSIF strict THEN
     RAISE EXCEPTION '%: % token % of lock "%"', res, verdict, tok, lock USING ERRCODE = 'FL000';
   END IF;
 END $$;
@@ -124,7 +141,9 @@ BEGIN
   -- Waits for a later grant that is being made. Its row has another token then, or the same one if it came to nothing.
   SELECT x.expires_at, x.token INTO until, last_token FROM pglock.leases x
     WHERE x.name = lock AND x.slot = place AND x.token = tok FOR KEY SHARE;
-  IF FOUND AND clock_timestamp() < until THEN verdict := 'held';
+  IF FOUND AND clock_timestamp() < until THEN
+    verdict := 'held';
+    PERFORM set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
   ELSIF FOUND AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
     RAISE EXCEPTION 'the lease may have been renewed since this transaction began' USING ERRCODE = 'serialization_failure';
   ELSIF FOUND THEN verdict := 'expired';

@@ -98,6 +98,13 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			if err != nil || verdict != "raised" {
 				t.Errorf("fence_raise: %q, %v", verdict, err)
 			}
+			db.Exec(t, on(`CREATE TABLE notes (id int, text text); SELECT pglock.protect('notes', 'id')`))
+			db.Exec(t, on(`BEGIN; SELECT pglock.fence_state('a', 0, `+fmt.Sprint(token)+`); INSERT INTO notes VALUES (1, 'x'); COMMIT`))
+			if got := list(t, db, on(`SELECT problem FROM pglock.verify('notes')`)); len(got) != 0 {
+				t.Errorf("verify: %q", got)
+			}
+			wantErr(t, migrations.Down(bounded(t), pool, migrations.Schema(schema)), nil, "tables are protected: public.notes", "unprotect")
+			db.Exec(t, on(`SELECT pglock.unprotect('notes'), pglock.protect('notes'), pglock.unprotect('notes'); DROP TABLE notes`))
 			db.Exec(t, on(`UPDATE pglock.guard SET started = 'epoch'`)) // what a restart does reaches the rest of the functions
 			if _, err := acquire(t.Context(), locker, schema, "b"); err == nil || err.Error() != "held_back" {
 				t.Errorf("after a restart: %v, want held_back", err)
@@ -130,7 +137,7 @@ func TestFSIsAFileSystem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0003_roles.up.sql"); err != nil {
+		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0004_roles.up.sql"); err != nil {
 			t.Error(err)
 		}
 	}

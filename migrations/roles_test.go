@@ -16,7 +16,15 @@ import (
 var verbs = []string{
 	"acquire", "renew", "release", "check_in", "installation",
 	"fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+	"fence_state",
 }
+
+// What protects tables: the triggers run with the owner's rights as well; what installs and looks runs with the caller's.
+var (
+	triggers = []string{"fence_table", "fence_rows", "fence_row_write"}
+	looks    = []string{"verify", "protection", "fence_tree", "fence_root", "fence_row_body", "fence_key_columns"}
+	installs = []string{"protect", "unprotect", "fence_install", "fence_make_rows", "fence_drop_rows", "fence_trigger"}
+)
 
 // list is a query's only column.
 func list(t *testing.T, db *pgtest.Database, sql string, args ...any) []string {
@@ -65,7 +73,7 @@ func TestTheVerbsRunWithTheOwnersRightsAndAPinnedSearchPath(t *testing.T) {
 	db := pgtest.Empty(t)
 	mustUp(t, db.Pool(t))
 	definers := list(t, db, `SELECT proname::text FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosecdef`)
-	if want := slices.Sorted(slices.Values(verbs)); !slices.Equal(definers, want) {
+	if want := slices.Sorted(slices.Values(slices.Concat(verbs, triggers))); !slices.Equal(definers, want) {
 		t.Errorf("SECURITY DEFINER: %q, want %q", definers, want)
 	}
 	open := list(t, db, `SELECT proname::text FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND prosecdef
@@ -150,9 +158,10 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
 	mustUp(t, db.Pool(t))
-	locker, auditor, stranger := db.Role(t), db.Role(t), db.Role(t)
-	db.Exec(t, `SELECT pglock.grant_locker($1::text::regrole), pglock.grant_auditor($2::text::regrole)`, locker, auditor)
-	for _, role := range []string{locker, auditor, stranger} {
+	locker, protector, auditor, stranger := db.Role(t), db.Role(t), db.Role(t), db.Role(t)
+	db.Exec(t, `SELECT pglock.grant_locker($1::text::regrole), pglock.grant_protector($2::text::regrole), pglock.grant_auditor($3::text::regrole)`,
+		locker, protector, auditor)
+	for _, role := range []string{locker, protector, auditor, stranger} {
 		db.Exec(t, "CREATE SCHEMA AUTHORIZATION "+role) // in its search_path by default
 	}
 	read := func(rels ...string) (may []string) {
@@ -161,9 +170,11 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 		}
 		return may
 	}
-	lockerMay := read("migrations")
-	for _, v := range verbs {
-		lockerMay = append(lockerMay, "call "+v)
+	call := func(functions ...[]string) (may []string) {
+		for _, f := range slices.Concat(functions...) {
+			may = append(may, "call "+f)
+		}
+		return may
 	}
 	all := things(t, db)
 	if len(all) < 200 {
@@ -173,8 +184,9 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 		role string
 		may  []string
 	}{
-		{locker, lockerMay},
-		{auditor, append(read("migrations", "inspect"), "call installation")},
+		{locker, append(read("migrations"), call(verbs, looks)...)},
+		{protector, call(triggers, looks, installs)},
+		{auditor, append(read("migrations", "inspect"), call([]string{"installation"}, looks)...)},
 		{stranger, nil},
 	} {
 		conn, err := pgx.Connect(t.Context(), db.URLAs(c.role))
@@ -202,11 +214,15 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 		}
 	}
 	want := []string{
-		"USAGE on schema to " + locker, "SELECT on pglock.migrations to " + locker, "USAGE on schema to " + auditor,
+		"USAGE on schema to " + locker, "USAGE on schema to " + protector, "SELECT on pglock.migrations to " + locker, "USAGE on schema to " + auditor,
 		"SELECT on pglock.migrations to " + auditor, "SELECT on pglock.inspect to " + auditor, "EXECUTE on installation to " + auditor,
 	}
-	for _, v := range verbs {
-		want = append(want, "EXECUTE on "+v+" to "+locker)
+	for role, functions := range map[string][]string{
+		locker: slices.Concat(verbs, looks), protector: slices.Concat(triggers, looks, installs), auditor: looks,
+	} {
+		for _, f := range functions {
+			want = append(want, "EXECUTE on "+f+" to "+role)
+		}
 	}
 	got := list(t, db, grants)
 	slices.Sort(got)
@@ -295,7 +311,7 @@ func TestTheOwnerHandsOutTheParts(t *testing.T) {
 	onDatabase(t, db, "GRANT CREATE ON DATABASE %I TO "+owner)
 	pool := poolAs(t, db.URLAs(owner))
 	mustUp(t, pool)
-	for _, f := range []string{"grant_locker", "grant_auditor"} {
+	for _, f := range []string{"grant_locker", "grant_protector", "grant_auditor"} {
 		if _, err := pool.Exec(t.Context(), "SELECT pglock."+f+"('"+strings.ReplaceAll(odd, "'", "''")+"')"); err != nil {
 			t.Errorf("%s: %v", f, err)
 		}

@@ -1,5 +1,5 @@
 -- Who may do what. No role is created and PUBLIC is given nothing: whoever ran these files owns the schema, and hands out
--- two parts to roles of its own. To take one back: REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pglock FROM the_role, the same
+-- three parts to roles of its own. To take one back: REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pglock FROM the_role, the same
 -- ON ALL TABLES, and REVOKE USAGE ON SCHEMA pglock.
 
 -- What the schema was installed with, for those who may not read the guard.
@@ -15,9 +15,25 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
   EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
-    pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.installation TO ' || role;
+    pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.fence_state, pglock.installation,
+    pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
   IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN  -- GRANT only warns
+    RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
+      USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
+  END IF;
+END $$;
+
+-- Owner only: whoever protects tables of its own, most often the role of the user's migrations. It can raise the fences of all
+-- protected tables, as a locker can raise those of all names, and lower none.
+CREATE FUNCTION pglock.grant_protector(role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.protect, pglock.unprotect, pglock.verify, pglock.protection, pglock.fence_install, pglock.fence_make_rows,
+    pglock.fence_drop_rows, pglock.fence_trigger, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns,
+    pglock.fence_table, pglock.fence_rows, pglock.fence_row_write TO ' || role;
+  IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN
     RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
       USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
   END IF;
@@ -28,7 +44,7 @@ CREATE FUNCTION pglock.grant_auditor(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.installation TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.installation, pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.inspect, pglock.migrations TO ' || role;
   IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN
     RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
@@ -45,8 +61,12 @@ DECLARE
   functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.end_hold',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
-    'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible',
-    'pglock.installation', 'pglock.grant_locker', 'pglock.grant_auditor']::regproc[];
+    'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_lift', 'pglock.stated_grant',
+    'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',
+    'pglock.fence_table', 'pglock.fence_rows', 'pglock.fence_row_write', 'pglock.protection', 'pglock.fence_key_columns', 'pglock.fence_row_body',
+    'pglock.fence_tree', 'pglock.verify', 'pglock.fence_trigger', 'pglock.fence_drop_rows', 'pglock.fence_make_rows', 'pglock.fence_install',
+    'pglock.protect', 'pglock.unprotect',
+    'pglock.installation', 'pglock.grant_locker', 'pglock.grant_protector', 'pglock.grant_auditor']::regproc[];
   x record;
 BEGIN
   FOR x IN

@@ -1,0 +1,158 @@
+// Command break removes one rule of the fences at a time and shows that a test fails for each: go run .ci/break.go
+//
+// It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
+// their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A rule is a text that stands once in a file, and what is there instead once it is broken.
+type rule struct {
+	name, file, text, instead string
+	pkg, run                  string // where a test must fail
+}
+
+const (
+	sqlFile   = "migrations/0002_fences.up.sql"
+	protect   = "migrations/0003_protect.up.sql"
+	statement = "fence/statement.go"
+	fences    = "./fence"
+)
+
+var rules = []rule{
+	{"update: the predicate", statement, "FROM _k\n  WHERE {match} AND {each once} RETURNING", "FROM _k\n  WHERE {match} RETURNING", fences, "Verbs"},
+	{"update: the row's lock", statement, "(SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t", "(SELECT ok FROM _c) {by t.key}", fences, "Waited|NoOrder"},
+	{"update: all or none", statement, `(SELECT count(*) = "+n+" AND count(DISTINCT n) = "+n+" AND bool_and(last "+older+" $1::bigint) FROM _r)`, `(SELECT bool_or(last "+older+" $1::bigint) FROM _r)`, fences, "SeveralRows"},
+	{"delete: the predicate", statement, "USING _k WHERE {match} AND {each once}", "USING _k WHERE {match}", fences, "Verbs"},
+	{"delete: the row's lock", statement, "FROM _g) {by t.key} FOR UPDATE OF t),\n_w ({w returned}n)", "FROM _g) {by t.key}),\n_w ({w returned}n)", fences, "Waited|NoOrder|ReplacedMeanwhile"},
+	{"delete: the tombstone", statement, "THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,\n  _g.n", "THEN true ELSE false END,\n  _g.n", fences, "Verbs"},
+	{"insert: the tombstone counts", statement, "WHERE {keys free} AND NOT EXISTS (SELECT FROM _r WHERE", "WHERE NOT EXISTS (SELECT FROM _r WHERE", fences, "Verbs"},
+	{"upsert: the predicate at a conflict", statement, " WHERE coalesce(t.{token}, 0) {older} excluded.{token}", "", fences, "Replaced|Waits|Waited|Meanwhile|NoOrder|Snapshot"},
+	{"several rows: their order", statement, `"{by t.key}", "ORDER BY "+tKey, "{by k.key}", "ORDER BY "+kKey,`, `"{by t.key}", "", "{by k.key}", "",`, fences, "DoNotDeadlock"},
+	{"several rows: no half statement", sqlFile, "AND matched = wanted THEN RETURN true;\n  END IF;", "AND matched = wanted THEN RETURN true;\n  END IF;\n  RETURN true;", fences, "Meanwhile|Twice"},
+	{"rekey: the new key's tombstone", statement, "\n    AND (SELECT last {older} $1::bigint FROM _g WHERE n = 2) RETURNING", " RETURNING", fences, "Rekey"},
+	{"rekey: the old key's tombstone", statement, "WHEN _k.n = 1 THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant})", "WHEN _k.n = 1 THEN true", fences, "Rekey"},
+	{"tombstones: the key's lock where there is none", sqlFile, "    IF FOUND THEN RETURN last; END IF;\n    INSERT", "    RETURN coalesce(last, 0);\n    INSERT", fences, "Waits|Waited|Meanwhile|NoOrder|Snapshot"},
+	{"tombstones: the key's lock where there is one", sqlFile, "f.resource = r.id FOR UPDATE;", "f.resource = r.id;", fences, "CameAndWent"},
+	{"tombstones: they only rise", sqlFile, "raised_at = excluded.raised_at WHERE f.last_token < excluded.last_token;", "raised_at = excluded.raised_at;", fences, "WriterNeedsLittle"},
+	{"resource: a later token was here", sqlFile, "ELSIF tok < last_token THEN", "ELSIF false THEN", fences, "Tx|Raise|Resource|NoOrder"},
+	{"resource: the fence rises", sqlFile, "SET last_token = tok, raised_at = clock_timestamp()", "SET raised_at = clock_timestamp()", fences, "Tx|Raise|Resource|NoOrder"},
+	{"resource: the same grant's lock", sqlFile, "AND x.last_token = tok FOR SHARE;\n  IF FOUND", "AND x.last_token = tok;\n  IF FOUND", fences, "Tx|Raise|Resource|NoOrder"},
+	{"resource: its own lock", sqlFile, "ELSIF (last_name, last_slot) <> (lock, place) THEN", "ELSIF false THEN", fences, "Resource|Named"},
+	{"resource: several in order", sqlFile, `SELECT DISTINCT r COLLATE "C" FROM unnest(resources) AS r ORDER BY 1 LOOP`, `SELECT r COLLATE "C" FROM unnest(resources) AS r LOOP`, fences, "OrderOfTheirNames"},
+	{"a refusal that travels with BEGIN: resource", sqlFile, "  ELSIF strict THEN\n    RAISE EXCEPTION '%: % token", "  ELSIF false THEN\n    RAISE EXCEPTION '%: % token", fences, "Tx|Pool"},
+	{"a refusal that travels with BEGIN: held", sqlFile, "IF strict AND verdict <> 'held' THEN", "IF false THEN", "./pglock", "Held"},
+	{"tokens: drawn by nobody", sqlFile, "RETURN coalesce(tok <= latest, false);", "RETURN true;", fences, "NeverGranted|Token"},
+	{"held: the lock on the lease", sqlFile, "x.token = tok FOR KEY SHARE;", "x.token = tok;", fences, "NoOrder"},
+	{"held: the expiry", sqlFile, "IF FOUND AND clock_timestamp() < until THEN", "IF FOUND THEN", "./pglock", "Held|Hold"},
+	{"held: an old snapshot does not decide", sqlFile, "ELSIF FOUND AND current_setting('transaction_isolation') IN", "ELSIF false AND current_setting('transaction_isolation') IN", "./pglock", "Held"},
+	{"held: the limits", sqlFile, "WHERE current_setting(s.name, true)::interval NOT BETWEEN '1 us' AND s.most * interval '1 ms';", "WHERE false;", "./pglock", "Held|Limit|Paused"},
+	{"held: the takeover's lock", "migrations/0001_leases.up.sql", "FOR UPDATE SKIP LOCKED) free", "FOR NO KEY UPDATE SKIP LOCKED) free", fences, "NoOrder"},
+	{"protected: the fence that stands is locked", protect, "pglock.stated_grant(x.name, x.slot, x.last_token) FOR SHARE;", "pglock.stated_grant(x.name, x.slot, x.last_token);", fences, "NoOrder"},
+	{"protected: the statement is of this transaction", sqlFile, "pg_current_xact_id(), place", "0, place", fences, "Statement|Setting|EveryWrite"},
+	{"protected: only a stated grant", protect, "  IF g.lock IS NULL THEN\n    PERFORM pglock.fence_not_stated(tbl);", "  IF g.lock IS NULL THEN\n    RETURN;", fences, "EveryWrite"},
+	{"protected: a stale grant", protect, "    WHEN 'stale' THEN\n", "    WHEN 'stale' THEN\n      RETURN;\n", fences, "NoOrder"},
+	{"protected: triggers fire always", protect, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER", fences, "EveryWrite|Verify"},
+	{"protected: TRUNCATE", protect, "OR TRUNCATE ON", "ON", fences, "EveryWrite"},
+	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
+}
+
+func main() {
+	log.SetFlags(0)
+	root := must(exec.Command("git", "rev-parse", "--show-toplevel").Output())
+	dir, err := os.MkdirTemp("", "fencedlock-break")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // it is a temporary one
+	copyTree(strings.TrimSpace(string(root)), dir)
+
+	onlyLook := flag.Bool("n", false, "break nothing")
+	flag.Parse()
+	survived, missing := 0, 0
+	for _, r := range rules {
+		if flag.NArg() > 0 && !slices.ContainsFunc(flag.Args(), func(part string) bool { return strings.Contains(r.name, part) }) {
+			continue
+		}
+		start := time.Now()
+		path := filepath.Join(dir, r.file)
+		whole := must(os.ReadFile(path))
+		if n := bytes.Count(whole, []byte(r.text)); n != 1 {
+			fmt.Printf("MISSING   %s: its text stands %d times in %s\n", r.name, n, r.file)
+			missing++
+			continue
+		}
+		if *onlyLook {
+			continue
+		}
+		broken := bytes.Replace(whole, []byte(r.text), []byte(r.instead), 1)
+		if err := os.WriteFile(path, broken, 0o600); err != nil {
+			log.Fatal(err)
+		}
+		test := exec.Command("go", "test", "-count=1", "-failfast", "-timeout", "3m", "-run", r.run, r.pkg)
+		test.Dir = dir
+		out, err := test.CombinedOutput()
+		switch {
+		case err == nil:
+			survived++
+			fmt.Printf("SURVIVED  %s\n", r.name)
+		case !bytes.Contains(out, []byte("--- FAIL")) && !bytes.Contains(out, []byte("test timed out")):
+			log.Fatalf("%s: the test did not run:\n%s", r.name, out)
+		default:
+			fmt.Printf("caught    %s (%s, %v)\n", r.name, failed(out), time.Since(start).Round(time.Second))
+		}
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			log.Fatal(err)
+		}
+	}
+	switch {
+	case missing > 0:
+		os.Exit(2)
+	case survived > 0:
+		os.Exit(1)
+	}
+}
+
+// failed is the name of the first test that failed.
+func failed(out []byte) string {
+	_, after, _ := bytes.Cut(out, []byte("--- FAIL: "))
+	name, _, _ := bytes.Cut(after, []byte(" "))
+	return string(name)
+}
+
+// copyTree copies what git knows of, and what it would.
+func copyTree(from, to string) {
+	list := exec.Command("git", "ls-files", "-co", "--exclude-standard")
+	list.Dir = from
+	for _, name := range strings.Fields(string(must(list.Output()))) {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if os.IsNotExist(err) {
+			continue // deleted, and not yet committed
+		}
+		target := filepath.Join(to, name)
+		if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+			log.Fatal(err)
+		}
+		if err := os.WriteFile(target, must(data, err), 0o600); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}

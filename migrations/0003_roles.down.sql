@@ -1,1 +1,0 @@
-DROP FUNCTION pglock.grant_locker, pglock.grant_auditor, pglock.installation;
