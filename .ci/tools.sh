@@ -65,3 +65,10 @@ go_tool() {
 	there=$(go version -m "$GOBIN/$1" 2>/dev/null | awk '$1 == "mod" { print $3 }') || true
 	[ "$there" = "${2##*@}" ] || GOFLAGS='' timeout "${3:-600}" go install "$2"
 }
+
+# server_major is the version of the server that tests find by themselves where Debian's packages are installed.
+server_major() {
+	local bin
+	bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -1)
+	[ ! -x "$bin/postgres" ] || basename "$(dirname "$bin")"
+}
