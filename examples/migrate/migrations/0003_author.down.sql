@@ -1,0 +1,1 @@
+DROP INDEX books_author;

@@ -1,0 +1,1 @@
+CREATE INDEX CONCURRENTLY books_author ON books (author);

@@ -1,0 +1,145 @@
+package migrateguard
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/fencedlock/fencedlock/pglock/advisory"
+)
+
+const (
+	connectTimeout = 10 * time.Second
+
+	// cancelTimeout is how long the server may take to answer after it was asked to cancel a statement.
+	cancelTimeout = 5 * time.Second
+
+	// unlockTimeout bounds the orderly end of a session.
+	unlockTimeout = 5 * time.Second
+
+	// marker is a setting that nobody reads but we.
+	marker = "pglock.session"
+)
+
+// A session is the connection that the SQL goes over. It is direct if it leads to a backend of its own: that is made sure of by
+// a parameter of the start-up packet, which a pooler either refuses, or swallows, and then the backend does not know it.
+type session struct {
+	conn   *pgx.Conn
+	direct bool
+	locked *advisory.Key // the lock that it holds
+}
+
+// connect makes a connection as the pool does, its hooks included, but outside that pool.
+func (g *Guard) connect(ctx context.Context) (*session, error) {
+	name := rand.Text()
+	conn, err := g.dial(ctx, name)
+	if state := sqlState(err); state == "08P01" || state == "0A000" { // the pooler in between refuses the parameters
+		conn, err = g.dial(ctx, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &session{conn: conn}
+	if s.direct, err = s.ownBackend(ctx, name); err != nil || !s.direct {
+		return s.orHangUp(ctx, err)
+	}
+	// So that the backend ends when its client does, even in the middle of a long statement. Not every system can do that.
+	if _, err = conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); sqlState(err) == "22023" {
+		err = nil
+	}
+	return s.orHangUp(ctx, err)
+}
+
+func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
+	cc := g.pool.ConnConfig.Copy()
+	if hook := g.pool.BeforeConnect; hook != nil {
+		if err := hook(ctx, cc); err != nil {
+			return nil, fmt.Errorf("BeforeConnect of the pool: %w", err)
+		}
+	}
+	if cc.ConnectTimeout == 0 {
+		cc.ConnectTimeout = connectTimeout
+	}
+	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be in between
+	cc.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: cancelTimeout}
+	}
+	set := cc.RuntimeParams
+	if set["application_name"] == "" {
+		set["application_name"] = "pglock/migrateguard"
+	}
+	if name != "" {
+		set[marker] = name
+		// For a client that vanished while the backend works, or is idle.
+		set["tcp_keepalives_idle"], set["tcp_keepalives_interval"], set["tcp_keepalives_count"] = "2", "2", "3"
+		set["tcp_user_timeout"] = "8000"
+	}
+	conn, err := pgx.ConnectConfig(ctx, cc)
+	if err != nil {
+		return nil, err
+	}
+	if hook := g.pool.AfterConnect; hook != nil {
+		if err := hook(ctx, conn); err != nil {
+			closeConn(ctx, conn)
+			return nil, fmt.Errorf("AfterConnect of the pool: %w", err)
+		}
+	}
+	return conn, nil
+}
+
+// ownBackend tells whether the backend is the one that the start-up packet went to.
+func (s *session) ownBackend(ctx context.Context, name string) (own bool, err error) {
+	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+"', true), '') OPERATOR(pg_catalog.=) $1", name).Scan(&own)
+	return own, err
+}
+
+func (s *session) orHangUp(ctx context.Context, err error) (*session, error) {
+	if err != nil {
+		s.hangUp(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+// tryLock asks for the session lock once. By try, because a waiter in a blocking call would hold a snapshot.
+func (s *session) tryLock(ctx context.Context, key advisory.Key) (got bool, err error) {
+	n, _ := key.Int64()
+	err = s.conn.QueryRow(ctx, "SELECT pg_catalog.pg_try_advisory_lock($1::bigint)", n).Scan(&got)
+	if err == nil && got {
+		s.locked = &key
+	}
+	return got, err
+}
+
+// unlock gives the session lock back, and checks the answer.
+func (s *session) unlock(ctx context.Context) error {
+	if s.locked == nil {
+		return nil
+	}
+	n, _ := s.locked.Int64()
+	s.locked = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+	defer cancel()
+	var was bool
+	err := s.conn.QueryRow(ctx, "SELECT pg_catalog.pg_advisory_unlock($1::bigint)", n).Scan(&was)
+	if err == nil && !was {
+		err = errors.New("the session did not hold its lock any more")
+	}
+	return err
+}
+
+// hangUp closes the connection, and whatever the session holds goes with it.
+func (s *session) hangUp(ctx context.Context) { closeConn(ctx, s.conn) }
+
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+	defer cancel()
+	conn.Close(ctx) //nolint:errcheck // nothing is left to be confirmed
+	<-conn.PgConn().CleanupDone()
+}

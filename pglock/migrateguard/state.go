@@ -1,0 +1,65 @@
+package migrateguard
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/pglock"
+	"github.com/fencedlock/fencedlock/pglock/advisory"
+)
+
+// A state is where a database is.
+type state struct {
+	schema  string // of the version table
+	table   string
+	current string // the first schema of the search_path
+	standby bool
+	exists  bool // the version table
+	version int  // -1 for nothing
+	dirty   bool
+}
+
+// readState asks for the version table by its full name from then on: a migration may move the search_path.
+func (g *Guard) readState(ctx context.Context, conn *pgx.Conn) (state, error) {
+	s := state{table: g.cfg.Table, version: -1}
+	var schemaExists bool
+	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), pg_catalog.pg_is_in_recovery(), n.oid IS NOT NULL, c.oid IS NOT NULL
+  FROM (SELECT coalesce(nullif($1::text, ''), pg_catalog.current_schema()::text, '') AS schema) w
+  LEFT JOIN pg_catalog.pg_namespace n ON n.nspname::text OPERATOR(pg_catalog.=) w.schema
+  LEFT JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname::text OPERATOR(pg_catalog.=) $2::text`,
+		g.cfg.Schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.standby, &schemaExists, &s.exists)
+	switch {
+	case err != nil:
+		return s, err
+	case s.schema == "":
+		return s, fmt.Errorf("%w: no schema of the search_path exists: set Config.Schema, or create the schema", ErrInvalid)
+	case !schemaExists:
+		return s, fmt.Errorf("%w: schema %q of the version table does not exist: create it, or set another Config.Schema", ErrInvalid, s.schema)
+	case !s.exists:
+		return s, nil
+	}
+	rows, err := conn.Query(ctx, "SELECT version, dirty FROM "+s.quoted()+" LIMIT 1")
+	if err != nil {
+		return s, err
+	}
+	_, err = pgx.ForEachRow(rows, []any{&s.version, &s.dirty}, func() error { return nil })
+	return s, err
+}
+
+// refuse says why this server cannot be migrated.
+func (s state) refuse() error {
+	if s.standby {
+		return fmt.Errorf("%w: it is a standby, and migrations are pending: connect to the primary (target_session_attrs=read-write)", pglock.ErrReadOnly)
+	}
+	return nil
+}
+
+func (s state) quoted() string { return pgx.Identifier{s.schema, s.table}.Sanitize() }
+
+// lockName is what the lease is on: one for each version table.
+func (s state) lockName() string { return "migrate " + s.quoted() }
+
+// key is the session lock of the same.
+func (s state) key() advisory.Key { return advisory.Name("migrateguard", s.schema, s.table) }
