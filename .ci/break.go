@@ -33,7 +33,7 @@ const (
 var rules = []rule{
 	{"update: the predicate", statement, "FROM _k\n  WHERE {match} AND {each once} RETURNING", "FROM _k\n  WHERE {match} RETURNING", fences, "Verbs"},
 	{"update: the row's lock", statement, "(SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t", "(SELECT ok FROM _c) {by t.key}", fences, "Waited|NoOrder"},
-	{"update: all or none", statement, `(SELECT count(*) = "+n+" AND count(DISTINCT n) = "+n+" AND bool_and(last "+older+" $1::bigint) FROM _r)`, `(SELECT bool_or(last "+older+" $1::bigint) FROM _r)`, fences, "SeveralRows"},
+	{"update: all or none", statement, `(SELECT count(*) = "+count+" AND count(DISTINCT n) = "+count+" AND bool_and(last "+older+" $1::bigint) FROM _r)`, `(SELECT bool_or(last "+older+" $1::bigint) FROM _r)`, fences, "SeveralRows"},
 	{"delete: the predicate", statement, "USING _k WHERE {match} AND {each once}", "USING _k WHERE {match}", fences, "Verbs"},
 	{"delete: the row's lock", statement, "FROM _g) {by t.key} FOR UPDATE OF t),\n_w ({w returned}n)", "FROM _g) {by t.key}),\n_w ({w returned}n)", fences, "Waited|NoOrder|ReplacedMeanwhile"},
 	{"delete: the tombstone", statement, "THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,\n  _g.n", "THEN true ELSE false END,\n  _g.n", fences, "Verbs"},
@@ -57,7 +57,7 @@ var rules = []rule{
 	{"held: the lock on the lease", sqlFile, "x.token = tok FOR KEY SHARE;", "x.token = tok;", fences, "NoOrder"},
 	{"held: the expiry", sqlFile, "IF FOUND AND clock_timestamp() < until THEN", "IF FOUND THEN", "./pglock", "Held|Hold"},
 	{"held: an old snapshot does not decide", sqlFile, "ELSIF FOUND AND current_setting('transaction_isolation') IN", "ELSIF false AND current_setting('transaction_isolation') IN", "./pglock", "Held"},
-	{"held: the limits", sqlFile, "WHERE current_setting(s.name, true)::interval NOT BETWEEN '1 us' AND s.most * interval '1 ms';", "WHERE false;", "./pglock", "Held|Limit|Paused"},
+	{"held: the limits", sqlFile, "said := set_config('idle_in_transaction_session_timeout', idle_ms || 'ms', true);", "NULL;", "./pglock", "Held|Limit|Paused"},
 	{"held: the takeover's lock", "migrations/0001_leases.up.sql", "FOR UPDATE SKIP LOCKED) free", "FOR NO KEY UPDATE SKIP LOCKED) free", fences, "NoOrder"},
 	{"protected: the fence that stands is locked", protect, "pglock.stated_grant(x.name, x.slot, x.last_token) FOR SHARE;", "pglock.stated_grant(x.name, x.slot, x.last_token);", fences, "NoOrder"},
 	{"protected: the statement is of this transaction", sqlFile, "pg_current_xact_id(), place", "0, place", fences, "Statement|Setting|EveryWrite"},

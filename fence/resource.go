@@ -87,7 +87,15 @@ func raiseCall(names []string, cfg config) string {
 
 // literal is a text that means the same whatever the session has set.
 func literal(s string) string {
+	if !strings.ContainsFunc(s, special) {
+		return "'" + s + "'"
+	}
 	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "', 'hex'), 'UTF8')"
+}
+
+// special holds for all that quotes, escapes and encodings make something else of.
+func special(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(" _-./:", r)
 }
 
 func raise(ctx context.Context, tx DB, g Grant, names []string, cfg config) error {

@@ -1,8 +1,10 @@
 package fence
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,14 +15,13 @@ type verb struct {
 	sql  string
 }
 
-// The statements share their parts. _k has the keys and what is to be written, a row for each, numbered from 1: row 0 gives the
-// parameters the types of the columns. _r is the rows that are there, locked: PostgreSQL hands out the newest
+// The statements share their parts. _k has the keys and what is to be written, a row for each, numbered from 1: row 0, which is
+// not there, gives the parameters the types of the columns. _r is the rows that are there, locked: PostgreSQL hands out the newest
 // version under the lock, where a plain look would see what was there when the statement began. _g is the tokens of the
 // tombstones, under the locks of the keys. _w is the write: of all rows or of none. At the end stands one answer for each row:
 // see type answer. Where a later look must see more than the statement's snapshot, a function looks. What is locked is locked in
 // the order of the keys, so that statements over the same rows do not deadlock.
-const keyPart = `WITH _k (n, {k columns}) AS MATERIALIZED (
-  SELECT * FROM (VALUES (0, {no columns}){values}) AS v (n) WHERE n > 0),
+const keyPart = `WITH _k (n, {k columns}) AS MATERIALIZED ({values}),
 `
 
 // The other verbs ask for a credible token where they lock the key.
@@ -116,9 +117,54 @@ func (s *statement) arg(v any) string {
 // render writes the statement of a verb. Key columns come first in columns, then those to write; returned are those to be given
 // back.
 func (t target) render(v verb, g Grant, columns []string, rows []Row, returned []string, cfg config) statement {
-	var s statement
-	s.arg(int64(g.Token)) // $1 everywhere
-	rel := s.arg(t.table) + "::text::regclass"
+	s := statement{args: []any{int64(g.Token), t.table}}
+	for _, row := range rows {
+		for _, name := range columns {
+			s.args = append(s.args, row[name])
+		}
+	}
+	s.args = append(s.args, g.Lock, g.Slot)
+	shape := strings.Join(slices.Concat([]string{v.name, t.table, t.token, cfg.schema, strconv.FormatBool(cfg.again), strconv.Itoa(t.keys), strconv.Itoa(len(rows))},
+		columns, []string{""}, returned), "\x00")
+	s.sql = texts.get(shape, func() string { return t.text(v, columns, len(rows), returned, cfg) })
+	return s
+}
+
+// texts keeps what text has written for a single row or a few: to write it takes longer than the server needs for the row.
+var texts = cache{texts: map[string]string{}}
+
+// maxTexts bounds what is kept, for programs whose columns are ever others.
+const maxTexts = 1000
+
+type cache struct {
+	mu    sync.RWMutex
+	texts map[string]string
+}
+
+func (c *cache) get(shape string, write func() string) string {
+	c.mu.RLock()
+	text, ok := c.texts[shape]
+	c.mu.RUnlock()
+	if ok {
+		return text
+	}
+	text = write()
+	if len(text) < 8192 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.texts) >= maxTexts {
+			clear(c.texts)
+		}
+		c.texts[shape] = text
+	}
+	return text
+}
+
+// text is the SQL of a statement for so many rows.
+func (t target) text(v verb, columns []string, n int, returned []string, cfg config) string {
+	next := 2
+	placeholder := func() string { next++; return "$" + strconv.Itoa(next) }
+	const rel = "$2::text::regclass" // $1 is the token everywhere
 
 	var all, no, kAll, kDotAll []string // the columns, as the table and as _k has them
 	var sets, excluded, newKey strings.Builder
@@ -133,13 +179,12 @@ func (t target) render(v verb, g Grant, columns []string, rows []Row, returned [
 		sets.WriteString(c + " = _k." + k + ", ")
 		excluded.WriteString(c + " = excluded." + c + ", ")
 	}
-	var values strings.Builder
-	for i, row := range rows {
-		values.WriteString(", (" + strconv.Itoa(i+1))
-		for _, name := range columns {
-			values.WriteString(", " + s.arg(row[name]))
+	values := make([]string, n)
+	for i := range values {
+		values[i] = strconv.Itoa(i + 1)
+		for range columns {
+			values[i] += ", " + placeholder()
 		}
-		values.WriteString(")")
 	}
 	var match, wMatch []string
 	for i := range t.keys {
@@ -155,7 +200,7 @@ func (t target) render(v verb, g Grant, columns []string, rows []Row, returned [
 		names.WriteString(", " + r)
 		again.WriteString(", a." + r)
 	}
-	lock := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int"
+	lock := placeholder() + "::text, " + placeholder() + "::int"
 	grant := lock + ", $1::bigint"
 	answers := strings.NewReplacer("{pglock}", cfg.quoted(), "{lock}", lock, "{a.returned}", again.String()).Replace(answersPart)
 	older := "<"
@@ -163,30 +208,37 @@ func (t target) render(v verb, g Grant, columns []string, rows []Row, returned [
 		older = "<="
 	}
 	key, kKey, tKey := join(all[:t.keys]), join(kDotAll[:t.keys]), "t."+strings.Join(all[:t.keys], ", t.")
+	end := "\n) AS a (n, wrote, credible, rows, last, tombstone, moved" + names.String() + ")"
+	if n > 1 {
+		end += " ORDER BY a.n"
+	}
 	parts := []string{
 		"{table}", t.table, "{token}", quote(t.token), "{rel}", rel, "{grant}", grant, "{older}", older, "{pglock}", cfg.quoted(),
-		"{match}", strings.Join(match, " AND "), "{values}", values.String(), "{new key}", newKey.String(),
-		"{columns}", join(all), "{no columns}", join(no), "{k columns}", join(kAll), "{k.columns}", join(kDotAll),
+		"{match}", strings.Join(match, " AND "), "{new key}", newKey.String(),
+		"{columns}", join(all), "{k columns}", join(kAll), "{k.columns}", join(kDotAll),
 		"{key}", key, "{t.key}", tKey, "{k.key}", kKey, "{w key}", join(kAll[:t.keys]), "{_w.key}", "_w." + strings.Join(kAll[:t.keys], ", _w."),
 		"{sets}", sets.String(), "{excluded}", excluded.String(),
 		"{w returned}", wReturned.String(), "{t.returned}", tReturned.String(), "{_w.returned}", result.String(),
-		"{answers}", answers, "{end}", "\n) AS a (n, wrote, credible, rows, last, tombstone, moved" + names.String() + ") ORDER BY a.n",
-		"{found}", "(SELECT n, count(*) AS rows, max(last) AS last FROM _r GROUP BY n) AS x ON x.n = _k.n",
+		"{answers}", answers, "{end}", end,
 		"{keys free}", "(SELECT bool_and(last " + older + " $1::bigint) FROM _g)",
 	}
-	if n := strconv.Itoa(len(rows)); len(rows) == 1 { // which needs no order, and cannot be written in part
-		parts = append(parts, "{by t.key}", "", "{by k.key}", "", "{whole}", "", "{whole inserted}", "", "{is whole}", "", "{w match}", "true",
+	if n == 1 { // which needs no order, and cannot be written in part
+		parts = append(parts, "{values}", "SELECT 0, "+join(all)+" FROM "+t.table+" AS t WHERE false UNION ALL SELECT "+values[0],
+			"{found}", "(SELECT nullif(count(*), 0) AS rows, max(last) AS last FROM _r) AS x ON true",
+			"{by t.key}", "", "{by k.key}", "", "{whole}", "", "{whole inserted}", "", "{is whole}", "", "{w match}", "true",
 			"{each once}", "(SELECT count(*) = 1 AND bool_and(last "+older+" $1::bigint) FROM _r)")
 	} else {
+		count := strconv.Itoa(n)
 		const whole = ",\n_t AS MATERIALIZED (SELECT {pglock}.fence_whole((SELECT count(*) FROM _w), (SELECT count(*) FROM _w{joined}), {n}) AS ok)"
-		replace := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", n, "{joined}", "")
-		inserted := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", n, "{joined}", ", _k WHERE "+strings.Join(wMatch, " AND "))
-		parts = append(parts, "{by t.key}", "ORDER BY "+tKey, "{by k.key}", "ORDER BY "+kKey, "{w match}", strings.Join(wMatch, " AND "),
+		replace := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", count, "{joined}", "")
+		inserted := strings.NewReplacer("{pglock}", cfg.quoted(), "{n}", count, "{joined}", ", _k WHERE "+strings.Join(wMatch, " AND "))
+		parts = append(parts, "{values}", "SELECT * FROM (VALUES (0, "+join(no)+"), ("+strings.Join(values, "), (")+")) AS v (n) WHERE n > 0",
+			"{found}", "(SELECT n, count(*) AS rows, max(last) AS last FROM _r GROUP BY n) AS x ON x.n = _k.n",
+			"{by t.key}", "ORDER BY "+tKey, "{by k.key}", "ORDER BY "+kKey, "{w match}", strings.Join(wMatch, " AND "),
 			"{whole}", replace.Replace(whole), "{whole inserted}", inserted.Replace(whole), "{is whole}", " AND (SELECT ok FROM _t)",
-			"{each once}", "(SELECT count(*) = "+n+" AND count(DISTINCT n) = "+n+" AND bool_and(last "+older+" $1::bigint) FROM _r)")
+			"{each once}", "(SELECT count(*) = "+count+" AND count(DISTINCT n) = "+count+" AND bool_and(last "+older+" $1::bigint) FROM _r)")
 	}
-	s.sql = strings.NewReplacer(parts...).Replace(v.sql)
-	return s
+	return strings.NewReplacer(parts...).Replace(v.sql)
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
