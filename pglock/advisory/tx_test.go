@@ -152,8 +152,11 @@ func TestAFailedWaitOfATransactionLeavesNoLock(t *testing.T) {
 	each := pgtest.Rounds(160, 12_000) / workers
 	ctx := long(t)
 	tally := make(chan [2]int, workers)
-	for w := range workers {
-		conn := d.Conn(t)
+	conns := make([]*pgx.Conn, workers) // all before any begins, or the first would be done when the last one comes
+	for w := range conns {
+		conns[w] = d.Conn(t)
+	}
+	for w, conn := range conns {
 		go func() {
 			got, failed := 0, 0
 			defer func() { tally <- [2]int{got, failed} }()
