@@ -27,6 +27,8 @@ const (
 // After an error nothing is written, except with
 // [ErrCommitUnknown]; if f returns an error, panics or calls runtime.Goexit, the transaction is rolled back.
 //
+// On a *pgxpool.Pool the check travels with BEGIN, as the fence of [Tx] does, and a refusal costs the connection.
+//
 // Errors: f's own, as it is; those of Hold, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped. Any
 // number of goroutines may call it at a time, with one grant too.
 func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, pgx.Tx) error, opts ...Option) error {

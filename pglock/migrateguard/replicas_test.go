@@ -82,6 +82,7 @@ func TestAWaiterHoldsNothing(t *testing.T) {
 	})
 	one, err := pool.Acquire(t.Context()) // the only connection is busy
 	must(t, "Acquire", err)
+	t.Cleanup(one.Release) // before the pool's Close, which waits for it
 	told, notify := events()
 	waiter, err := migrateguard.New(pool, files(t, "1_a.up.sql", gated), migrateguard.Config{Notify: notify})
 	must(t, "New", err)
@@ -100,7 +101,6 @@ func TestAWaiterHoldsNothing(t *testing.T) {
 	gate.release()
 	must(t, "Up of the runner", happens(t, "the runner ends", runner))
 	must(t, "Up of the waiter", happens(t, "the waiter ends", done))
-	one.Release()
 }
 
 func TestWhereNothingIsPendingNoLockIsTaken(t *testing.T) {
