@@ -28,7 +28,7 @@ var stressNames = []string{"one", "two", "three", "four"}
 
 // A run in which little happened shows nothing.
 var (
-	stressLeast     = history.Stats{Grants: 500, Takeovers: 50, Told: 300, WritesAccepted: 100}
+	stressLeast     = history.Stats{Grants: 500, Takeovers: 50, Told: 300, Renewals: 1, WritesAccepted: 100}
 	stressLeastCuts = 20 // and a stall and a kill at the least
 )
 

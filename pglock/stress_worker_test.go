@@ -60,7 +60,7 @@ func (w *stressWorker) run(ctx context.Context) {
 
 // live is the life of one client. It may end while it holds a lock.
 func (w *stressWorker) live(ctx context.Context, owner string) {
-	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, 2*pglock.MinTTL, 500*time.Millisecond)})
+	c, err := pglock.Open(w.host.url, pglock.Config{Owner: owner, TTL: between(w.rand, 500*time.Millisecond, 1500*time.Millisecond)})
 	if err != nil {
 		w.t.Error(err)
 		return
@@ -106,7 +106,7 @@ func (w *stressWorker) turn(ctx context.Context, owner string) {
 		w.pause(ctx, 0, 150*time.Millisecond) // while others are granted the lock, and write
 		w.write(ctx, g, owner)
 	case w.rand.IntN(8) == 0:
-		w.pause(l.Context(), 20*time.Millisecond, 300*time.Millisecond) // renewals carry it
+		w.pause(l.Context(), 20*time.Millisecond, time.Second) // renewals carry it
 		w.write(ctx, g, owner)
 	default:
 		w.pause(l.Context(), 0, 5*time.Millisecond)
