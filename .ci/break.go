@@ -24,6 +24,7 @@ type rule struct {
 }
 
 const (
+	leases    = "migrations/0001_leases.up.sql"
 	sqlFile   = "migrations/0002_fences.up.sql"
 	protect   = "migrations/0003_protect.up.sql"
 	statement = "fence/statement.go"
@@ -58,13 +59,21 @@ var rules = []rule{
 	{"held: the expiry", sqlFile, "IF FOUND AND clock_timestamp() < until THEN", "IF FOUND THEN", "./pglock", "Held|Hold"},
 	{"held: an old snapshot does not decide", sqlFile, "ELSIF FOUND AND current_setting('transaction_isolation') IN", "ELSIF false AND current_setting('transaction_isolation') IN", "./pglock", "Held"},
 	{"held: the limits", sqlFile, "said := set_config('idle_in_transaction_session_timeout', idle_ms || 'ms', true);", "NULL;", "./pglock", "Held|Limit|Paused"},
-	{"held: the takeover's lock", "migrations/0001_leases.up.sql", "FOR UPDATE SKIP LOCKED) free", "FOR NO KEY UPDATE SKIP LOCKED) free", fences, "NoOrder"},
+	{"held: the takeover's lock", leases, "FOR UPDATE SKIP LOCKED) free", "FOR NO KEY UPDATE SKIP LOCKED) free", fences, "NoOrder"},
 	{"protected: the fence that stands is locked", protect, "pglock.stated_grant(x.name, x.slot, x.last_token) FOR SHARE;", "pglock.stated_grant(x.name, x.slot, x.last_token);", fences, "NoOrder"},
 	{"protected: the statement is of this transaction", sqlFile, "pg_current_xact_id(), place", "0, place", fences, "Statement|Setting|EveryWrite"},
 	{"protected: only a stated grant", protect, "  IF g.lock IS NULL THEN\n    PERFORM pglock.fence_not_stated(tbl);", "  IF g.lock IS NULL THEN\n    RETURN;", fences, "EveryWrite"},
 	{"protected: a stale grant", protect, "    WHEN 'stale' THEN\n", "    WHEN 'stale' THEN\n      RETURN;\n", fences, "NoOrder"},
 	{"protected: triggers fire always", protect, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER", fences, "EveryWrite|Verify"},
 	{"protected: TRUNCATE", protect, "OR TRUNCATE ON", "ON", fences, "EveryWrite"},
+	{"guard: new grants wait for the cap", leases, "    hold := hold + g.cap_us * interval '1 us';\n", "", "./migrations", "Hold"},
+	{"guard: tokens jump", leases, "PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);", "NULL;", "./migrations", "Hold"},
+	{"guard: another start is another server", leases, "SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,\n         g.started <> pg_postmaster_start_time() OR", "SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,", "./migrations", "Hold"},
+	{"guard: only a declared single node waits less", leases, "IF g.single_node AND same AND", "IF same AND", "./migrations", "PlainRestart"},
+	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
+	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},
+	{"guard: a seen token is believed within a day", leases, "IF seen > clock + 86400000000 THEN", "IF false THEN", "./migrations", "Seen|Belie|Guard|Token"},
+	{"guard: grants are durable", leases, "'read_only_sql_transaction';\n  END IF;\n  IF current_setting('synchronous_commit') = 'off' THEN", "'read_only_sql_transaction';\n  END IF;\n  IF false THEN", "./migrations", "Asynchronous|Durable|Commit"},
 	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
 }
 

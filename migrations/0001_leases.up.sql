@@ -57,15 +57,19 @@ CREATE TABLE pglock.guard (
   single_node       boolean NOT NULL DEFAULT false,      -- declared: no standby, no snapshot, no failover
   cap_us            bigint NOT NULL DEFAULT 30000000 CHECK (cap_us BETWEEN 100000 AND 86400000000),
   no_grants_before  timestamptz NOT NULL DEFAULT 'epoch',
+  reason            text NOT NULL DEFAULT '',            -- of that, for people
   bumps             bigint NOT NULL DEFAULT 0
 );
 
 -- The identity of this server beyond its start time. The name of the WAL file is right at once after a promotion, which
--- pg_control_checkpoint() is not. Managed servers may refuse either: then nothing is known, and the longer hold applies.
-CREATE FUNCTION pglock.lineage(OUT system_identifier bigint, OUT timeline text) LANGUAGE plpgsql AS $$
+-- pg_control_checkpoint() is not. checkpointed is when the latest checkpoint began, at the latest: it is told in whole seconds.
+-- That is before this start only after an orderly shutdown, which ends with one: a crash is followed by one, and a promotion
+-- by another timeline. Managed servers may refuse any of it: then nothing is known, and the longer hold applies.
+CREATE FUNCTION pglock.lineage(OUT system_identifier bigint, OUT timeline text, OUT checkpointed timestamptz) LANGUAGE plpgsql AS $$
 BEGIN
   SELECT c.system_identifier INTO system_identifier FROM pg_control_system() c;
   timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+  SELECT c.checkpoint_time + interval '1 s' INTO checkpointed FROM pg_control_checkpoint() c;
 EXCEPTION WHEN object_not_in_prerequisite_state OR insufficient_privilege OR feature_not_supported THEN NULL;
 END $$;
 
@@ -103,6 +107,7 @@ CREATE FUNCTION pglock.bump(seen bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   g pglock.guard_now;
   id record;
+  same boolean;
   clock bigint := extract(epoch FROM clock_timestamp()) * 1000000;
   hold timestamptz;
 BEGIN
@@ -113,16 +118,23 @@ BEGIN
   IF seen > clock + 86400000000 THEN seen := 0; END IF;  -- not credible, and obeying it would use the sequence up
   IF g.other OR seen > g.last_token THEN
     id := pglock.lineage();
-    hold := clock_timestamp() + g.cap_us * interval '1 us';
-    IF g.single_node AND seen <= g.last_token AND (g.database, g.leases, g.system_identifier, g.timeline)
-         = (g.database_now, 'pglock.leases'::regclass::oid, id.system_identifier, id.timeline) THEN
-      -- A plain restart of the only server: what was granted, was granted before it started.
-      hold := least(pg_postmaster_start_time(), clock_timestamp()) + g.cap_us * interval '1 us';
+    same := (g.database, g.leases, g.system_identifier, g.timeline)
+      = (g.database_now, 'pglock.leases'::regclass::oid, id.system_identifier, id.timeline);
+    g.reason := CASE WHEN seen > g.last_token THEN 'a client has seen a later token than this database has drawn: its last grants were lost'
+      WHEN g.database <> g.database_now OR g.leases <> 'pglock.leases'::regclass THEN 'this database is a copy of the one that granted last'
+      WHEN same THEN 'the server was restarted'
+      WHEN id.timeline IS NULL THEN 'the server was restarted, or another has taken over'
+      ELSE 'another server granted last: a failover, or a copy that was restored' END;
+    hold := clock_timestamp();
+    IF g.single_node AND same AND seen <= g.last_token THEN
+      -- A plain restart of the only server: what was granted, was granted before it started, and before it was shut down.
+      hold := least(hold, pg_postmaster_start_time(), id.checkpointed);
     END IF;
+    hold := hold + g.cap_us * interval '1 us';
     PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);
     UPDATE pglock.guard SET started = pg_postmaster_start_time(), database = g.database_now, leases = 'pglock.leases'::regclass,
       system_identifier = id.system_identifier, timeline = id.timeline,
-      no_grants_before = greatest(no_grants_before, hold), bumps = bumps + 1
+      no_grants_before = greatest(no_grants_before, hold), reason = g.reason, bumps = bumps + 1
       WHERE one RETURNING no_grants_before INTO hold;
     -- No lease is trusted beyond now + its TTL, whatever a faster clock wrote. not_before is somebody's wish, and stays.
     UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl
@@ -142,8 +154,9 @@ BEGIN
   END IF;
 END $$;
 
--- Why this transaction may not grant: held_back (for hold_us), or stale; else it is made ready, and verdict is NULL.
-CREATE FUNCTION pglock.admit(seen bigint, OUT verdict text, OUT hold_us bigint) LANGUAGE plpgsql AS $$
+-- Why this transaction may not grant: held_back (for hold_us, and for what reason), or stale; else it is made ready, and verdict
+-- is NULL.
+CREATE FUNCTION pglock.admit(seen bigint, OUT verdict text, OUT hold_us bigint, OUT reason text) LANGUAGE plpgsql AS $$
 DECLARE g pglock.guard_now;
 BEGIN
   SELECT * INTO STRICT g FROM pglock.guard_now;          -- no guard, no grants
@@ -159,14 +172,15 @@ BEGIN
   ELSIF hold_us > 0 THEN
     verdict := 'held_back';
   END IF;
+  SELECT x.reason INTO reason FROM pglock.guard x WHERE x.one AND verdict = 'held_back'; -- what the bump has written
 END $$;
 
 -- What a client asks on every new connection, so that a hold begins as early as possible, and what it is told: the longest
--- TTL, how long new grants are held back, and whether this session was set up as it asked for (a pooler forgets).
-CREATE FUNCTION pglock.check_in(seen bigint, OUT cap_us bigint, OUT hold_us bigint, OUT isolation text, OUT statement_timeout text)
+-- TTL, how long new grants are held back and why, and whether this session was set up as it asked for (a pooler forgets).
+CREATE FUNCTION pglock.check_in(seen bigint, OUT cap_us bigint, OUT hold_us bigint, OUT reason text, OUT isolation text, OUT statement_timeout text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 BEGIN
-  SELECT a.hold_us, g.cap_us INTO hold_us, cap_us FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
+  SELECT a.hold_us, concat(a.reason), g.cap_us INTO hold_us, reason, cap_us FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
   isolation := current_setting('default_transaction_isolation');
   statement_timeout := current_setting('statement_timeout');
 END $$;
@@ -187,7 +201,7 @@ END $$;
 --   kept          the same of who was the last: nobody holds it, and not_before keeps it from others for remaining_us
 --   retry         free, but another has the row locked just now: ask again soon
 --   spent         this acquisition was granted before and is over: take a new id
---   held_back     nothing is granted for remaining_us, after a restart or failover
+--   held_back     nothing is granted for remaining_us, after a restart or failover; owner says why, in words
 --   stale         seen is a token that this database cannot have drawn, and too far ahead to follow
 --   ttl_too_long  remaining_us is the longest allowed
 --   invalid       the name, the id or the TTL
@@ -202,7 +216,7 @@ DECLARE cap bigint; last bigint;
 BEGIN
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
   IF NOT FOUND THEN
-    SELECT a.verdict, a.hold_us, g.cap_us INTO status, remaining_us, cap FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
+    SELECT a.verdict, a.hold_us, a.reason, g.cap_us INTO status, remaining_us, owner, cap FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
     IF status IS NOT NULL THEN
       FOR k IN 1..cardinality(names) LOOP ord := k; RETURN NEXT; END LOOP;
       RETURN;
@@ -318,6 +332,27 @@ BEGIN
   END IF;
   RETURN pglock.move_token(n, true);
 END $$;
+
+-- Owner only: allows longer TTLs. A standby that is promoted without the new cap would hold grants back for too short a time:
+-- no client may use a longer TTL before every standby has replayed this. The cap is never lowered: leases with the old one
+-- may live.
+CREATE FUNCTION pglock.raise_cap(us bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE cap bigint;
+BEGIN
+  SELECT cap_us INTO STRICT cap FROM pglock.guard FOR UPDATE;
+  IF (us BETWEEN cap AND 86400000000) IS NOT TRUE THEN
+    RAISE EXCEPTION 'the cap is % us, and can be raised to 86400000000 us', cap USING ERRCODE = 'numeric_value_out_of_range';
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'local', true); END IF;
+  UPDATE pglock.guard SET cap_us = us WHERE cap_us <> us;
+  RETURN us;
+END $$;
+
+-- Owner only: says whether the server has no standby and is never restored from a copy. A restart then costs less waiting;
+-- said wrongly, a lock can be granted twice.
+CREATE FUNCTION pglock.declare_single_node(yes boolean) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  UPDATE pglock.guard SET single_node = yes WHERE single_node <> yes
+$$;
 
 -- Owner only: ends a hold, for whoever knows that no grant was lost (a clean restart or switch-over).
 CREATE FUNCTION pglock.end_hold() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -59,7 +59,8 @@ DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
     'pglock.inspect', 'pglock.fences']::regclass[];
   functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
-    'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.end_hold',
+    'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
+    'pglock.declare_single_node', 'pglock.end_hold',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_lift', 'pglock.stated_grant',
     'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',

@@ -65,12 +65,12 @@ func (s state) cannotRead() error {
 
 // capSQL is how the cap is changed. Never together with a grant: a failover that loses the one could lose the other.
 func (s state) capSQL(from, to time.Duration) string {
-	sql := fmt.Sprintf("UPDATE %s.guard SET cap_us = %d", quote(s.schema), to.Microseconds())
 	if to > from {
-		return "To raise it: " + sql + ", wait until every standby that may be promoted has replayed it (pg_stat_replication.replay_lsn), " +
-			"and only then use the longer TTLs"
+		return fmt.Sprintf("To raise it: the client's RaiseCap(%v), or SELECT %s.raise_cap(%d), then wait until every standby that may be promoted has "+
+			"replayed it (pg_stat_replication.replay_lsn); only then use the longer TTLs", to, quote(s.schema), to.Microseconds())
 	}
-	return fmt.Sprintf("To lower it: use shorter TTLs, wait %v until the longer ones are over, and only then %s", from, sql)
+	return fmt.Sprintf("To lower it: use shorter TTLs, wait %v until the longer ones are over, and only then UPDATE %s.guard SET cap_us = %d",
+		from, quote(s.schema), to.Microseconds())
 }
 
 // recordSQL records files that were run by hand.

@@ -40,8 +40,8 @@ func Schema(name string) Option {
 }
 
 // Cap sets the longest TTL that a lease may have, 100 ms to 24 h; 30 s without it. It is also how long new grants wait
-// after a restart or a failover, so choose the longest TTL in use and not more. It is fixed when the schema is installed:
-// a later [Up] with another value returns [ErrSettings].
+// after a restart or a failover, so choose the longest TTL in use and not more. It is set when the schema is installed:
+// a later [Up] with another value returns [ErrSettings]; the client's RaiseCap raises it.
 func Cap(d time.Duration) Option {
 	return Option{func(c *config) {
 		c.cap = d
@@ -52,8 +52,9 @@ func Cap(d time.Duration) Option {
 }
 
 // SingleNode declares that the server has no standby and is never restored from a snapshot, so that nothing that was
-// committed can be lost. A restart then costs less waiting. Wrongly declared, a failover can grant a lock twice. It is
-// fixed when the schema is installed: a later [Up] that declares it anew returns [ErrSettings].
+// committed can be lost. A restart then costs less waiting: new grants wait until the cap has passed since the server started,
+// or since it was shut down in an orderly way. Wrongly declared, a failover can grant a lock twice. It is set when the schema is
+// installed: a later [Up] that declares it anew returns [ErrSettings]; the client's DeclareSingleNode changes it.
 func SingleNode() Option {
 	return Option{func(c *config) { c.single = true }}
 }

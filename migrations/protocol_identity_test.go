@@ -8,7 +8,7 @@ import (
 )
 
 // holdOf makes the guard as the statements say, lets an acquisition find out, and answers where the hold ends: "start", one
-// cap after the start of the server, or "now".
+// cap after the start of the server, "stop", after it was shut down before that, or "now".
 func holdOf(c *caller, sql ...string) string {
 	c.t.Helper()
 	c.endHold()
@@ -18,8 +18,18 @@ func holdOf(c *caller, sql ...string) string {
 	clock := one[time.Time](c, `SELECT clock_timestamp()`)
 	want(c.t, "acquire", c.try("a"), "held_back") // even when the hold is over: never with the bump
 	return one[string](c, `SELECT CASE WHEN no_grants_before = pg_postmaster_start_time() + cap_us * interval '1 us' THEN 'start'
+		WHEN no_grants_before = (SELECT checkpoint_time + interval '1 s' FROM pg_control_checkpoint()) + cap_us * interval '1 us' THEN 'stop'
 		WHEN no_grants_before BETWEEN $1::timestamptz + cap_us * interval '1 us' AND clock_timestamp() + cap_us * interval '1 us' THEN 'now'
 		ELSE no_grants_before::text END FROM pglock.guard`, clock)
+}
+
+// reason is why grants are held back, as a caller is told.
+func reason(c *caller) string {
+	c.t.Helper()
+	got := c.acquire(ask{name: "a"})
+	want(c.t, "acquire", got.status, "held_back")
+	want(c.t, "the reason on a new connection", one[string](c, `SELECT reason FROM pglock.check_in(0)`), got.owner)
+	return got.owner
 }
 
 // Where nothing else can have granted meanwhile, the hold counts from the start of the server: only when it is declared so,
@@ -32,16 +42,28 @@ func TestOnlyAPlainRestartOfASingleNodeIsShort(t *testing.T) {
 
 	c.exec(`UPDATE pglock.guard SET single_node = true, cap_us = 86400000000`) // so that the server has started within the cap
 	want(t, "a restart", holdOf(c, otherServer), "start")
-	for what, sql := range map[string]string{
-		"another database":     `UPDATE pglock.guard SET database = 1`,
-		"another table":        `UPDATE pglock.guard SET leases = 1`,
-		"another system":       otherServer + `, system_identifier = 1`,
-		"another timeline":     otherServer + `, timeline = '0000000F'`,
-		"a system not known":   otherServer + `, system_identifier = NULL`,
-		"a timeline not known": otherServer + `, timeline = NULL`,
+	want(t, "the reason", reason(c), "the server was restarted")
+	const copied, unclear = "this database is a copy of the one that granted last", "the server was restarted, or another has taken over"
+	const other = "another server granted last: a failover, or a copy that was restored"
+	for what, is := range map[string]struct{ sql, reason string }{
+		"another database":     {`UPDATE pglock.guard SET database = 1`, copied},
+		"another table":        {`UPDATE pglock.guard SET leases = 1`, copied},
+		"another system":       {otherServer + `, system_identifier = 1`, other},
+		"another timeline":     {otherServer + `, timeline = '0000000F'`, other},
+		"a system not known":   {otherServer + `, system_identifier = NULL`, other},
+		"a timeline not known": {otherServer + `, timeline = NULL`, other},
 	} {
-		want(t, what, holdOf(c, sql), "now")
+		want(t, what, holdOf(c, is.sql), "now")
+		want(t, "the reason of "+what, reason(c), is.reason)
 	}
+	c.exec(`ALTER FUNCTION pglock.lineage RENAME TO lineage_of_a_server_that_says_it`) // as of one that does not say it
+	c.exec(`CREATE FUNCTION pglock.lineage(OUT system_identifier bigint, OUT timeline text, OUT checkpointed timestamptz) LANGUAGE sql AS
+		'SELECT NULL::bigint, NULL::text, NULL::timestamptz'`)
+	want(t, "a server that says nothing", holdOf(c, otherServer), "now")
+	want(t, "the reason of a server that says nothing", reason(c), unclear)
+	c.exec(`DROP FUNCTION pglock.lineage; ALTER FUNCTION pglock.lineage_of_a_server_that_says_it RENAME TO lineage`)
+	c.exec(otherServer)
+	want(t, "acquire", c.try("a"), "held_back")
 	c.endHold()
 	want(t, "identity", one[bool](c, `SELECT started = pg_postmaster_start_time() AND database = d.oid AND leases = 'pglock.leases'::regclass
 		AND g.system_identifier = s.system_identifier AND timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -49,6 +71,7 @@ func TestOnlyAPlainRestartOfASingleNodeIsShort(t *testing.T) {
 
 	seen := c.lastToken() + 3_600_000_000
 	want(t, "acquire with a later token", c.acquire(ask{name: "a", seen: seen}).status, "held_back")
+	want(t, "the reason", reason(c), "a client has seen a later token than this database has drawn: its last grants were lost")
 	want(t, "a lost tail that a caller has seen", one[bool](c, `SELECT no_grants_before > clock_timestamp() + interval '23 h' FROM pglock.guard
 		WHERE no_grants_before <> pg_postmaster_start_time() + cap_us * interval '1 us'`), true)
 }

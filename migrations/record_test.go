@@ -168,9 +168,9 @@ func TestSettingsAreFixedAtInstallation(t *testing.T) {
 	}
 	mustUp(t, pool, migrations.Cap(30*time.Second))
 	err := migrations.Up(t.Context(), pool, migrations.Cap(20*time.Second), migrations.SingleNode())
-	wantErr(t, err, migrations.ErrSettings, "30s", "20s", "cap_us = 20000000", "lower", "single_node = true")
+	wantErr(t, err, migrations.ErrSettings, "30s", "20s", "cap_us = 20000000", "lower", "declare_single_node(true)")
 	err = migrations.Up(t.Context(), pool, migrations.Cap(40*time.Second))
-	wantErr(t, err, migrations.ErrSettings, "cap_us = 40000000", "replay")
+	wantErr(t, err, migrations.ErrSettings, "raise_cap(40000000)", "replay")
 	if got := guard(); got != "30000000 f" {
 		t.Errorf("after a refusal: %s", got)
 	}

@@ -142,7 +142,7 @@ func (c config) checkSettings(ctx context.Context, tx pgx.Tx, s state) error {
 	}
 	if c.single && !single {
 		errs = append(errs, fmt.Errorf("%w: schema %q is not declared single-node. If its server has no standby and is never restored from a snapshot: "+
-			"%s", ErrSettings, s.schema, render("UPDATE pglock.guard SET single_node = true", s.schema)))
+			"%s", ErrSettings, s.schema, render("SELECT pglock.declare_single_node(true)", s.schema)))
 	}
 	return errors.Join(errs...)
 }

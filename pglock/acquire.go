@@ -116,7 +116,8 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "spent":
 		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":
-		return &HeldBackError{Name: lc.name, Remaining: a.remaining}
+		c.heldBack(a.remaining, a.owner)
+		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner}
 	case "stale":
 		return fmt.Errorf("%w: this client has seen %d; let the owner run raise_token_floor(%d) in schema %q", ErrTokensBehind, c.seen.Load(), c.seen.Load(), c.cfg.Schema)
 	case "ttl_too_long":

@@ -36,6 +36,7 @@ type Client struct {
 	closed     chan struct{} // closed when Close is done
 	closeErr   error         // of Close, once closed
 	mu         sync.Mutex
+	holdEnd    instant        // of the last hold that was logged
 	calls      sync.WaitGroup // acquiring calls under way; none begins after closing
 	endAll     context.CancelFunc
 	endKeep    context.CancelFunc
@@ -165,11 +166,4 @@ func (c *Client) enter() bool {
 	}
 	c.calls.Add(1)
 	return true
-}
-
-// checkedIn takes what the database told a new connection.
-func (c *Client) checkedIn(hold time.Duration) {
-	if hold > 0 {
-		c.log.Warn("pglock: new grants are held back after a restart, failover or restore", "for", hold)
-	}
 }

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -89,11 +90,13 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 type HeldBackError struct {
 	Name      string
 	Remaining time.Duration // by the database's clock, when it answered
+	Reason    string        // what the database knows of it: the server was restarted, another granted last, …
 }
 
 func (e *HeldBackError) Error() string {
-	return fmt.Sprintf("pglock: %q: new grants are held back for %v after a restart, failover or restore, until every lease that may have "+
-		"been lost has run out; who knows that none was lost may end it with: SELECT end_hold() in the lock schema", e.Name, e.Remaining.Round(time.Millisecond))
+	return fmt.Sprintf("pglock: %q: new grants are held back for %v (%s), until every lease that may have been lost has run out; "+
+		"who knows that none was lost may end it with Client.EndHold, or SELECT end_hold() in the lock schema",
+		e.Name, e.Remaining.Round(time.Millisecond), cmp.Or(e.Reason, "after a restart, failover or restore"))
 }
 
 // Is matches ErrHeldBack.

@@ -62,7 +62,7 @@ func explain(schema string, err error) error {
 		return fmt.Errorf("%w: the role needs CONNECT on the database (%w)", ErrNotAllowed, err)
 	case state == "42501":
 		return fmt.Errorf("%w: let the owner of schema %q run grant_locker for this role, grant_auditor for one that inspects; "+
-			"prune, end_hold and raise_token_floor are the owner's own (%w)", ErrNotAllowed, schema, err)
+			"prune, end_hold, declare_single_node, raise_cap and raise_token_floor are the owner's own (%w)", ErrNotAllowed, schema, err)
 	case poisoned(err):
 		return fmt.Errorf("%w: the database refuses a value: %w", ErrInvalidOption, err)
 	}

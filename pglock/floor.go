@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/fencedlock/fencedlock/fence"
-	"github.com/jackc/pgx/v5"
 )
 
 // maxFloor is three quarters of what the sequence of tokens ends at: above it, it would soon be used up.
@@ -23,6 +22,5 @@ func (c *Client) RaiseTokenFloor(ctx context.Context, floor fence.Token) error {
 	if floor < 1 || floor > maxFloor {
 		return fmt.Errorf("%w: a token floor of %d: want 1 to %d", ErrInvalidOption, floor, maxFloor)
 	}
-	_, err := collect(ctx, c, pgx.RowTo[int64], pinIsolation, pinTimeouts, statement{sql: c.in(raiseFloorSQL), args: []any{int64(floor)}})
-	return err
+	return c.operate(ctx, raiseFloorSQL, int64(floor))
 }

@@ -83,6 +83,38 @@ func TestAcquireWaitsThroughTheHoldAfterARestart(t *testing.T) {
 	}
 }
 
+// Nothing can have been granted while the only server was off. How long that was, only an orderly end tells.
+func TestASingleNodeThatWasOffLongerThanTheCapGrantsAtOnce(t *testing.T) {
+	t.Parallel()
+	const longest = 2 * time.Second
+	s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
+	d.Exec(t, `UPDATE pglock.guard SET single_node = true, cap_us = $1`, longest.Microseconds())
+	before := take(t, open(t, d.URL, pglock.Config{TTL: longest}), "a", pglock.NoRenewal())
+	if err := s.Halt(slow(t), pgtemp.Fast); err != nil {
+		t.Fatal(err)
+	}
+	<-time.NewTimer(longest + 1100*time.Millisecond).C // the server notes whole seconds
+	if err := s.Resume(slow(t)); err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, d.URL, pglock.Config{TTL: longest})
+	l := take(t, c, "a")
+	if l.Token() <= before.Token() {
+		t.Errorf("token %d after %d", l.Token(), before.Token())
+	}
+	release(t, l)
+
+	if err := s.Restart(slow(t), pgtemp.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TryAcquire(soon(t), "a"); err != nil && !errors.Is(err, pglock.ErrHeldBack) { // the start itself may have taken the cap's time
+		t.Error(err)
+	}
+	if !pgtest.Query[bool](t, d, `SELECT no_grants_before = pg_postmaster_start_time() + interval '2 s' FROM pglock.guard`) {
+		t.Error("after a crash the hold does not count from the start of the server")
+	}
+}
+
 // A copy of a database, a restored backup say, has the leases of the original, but their holders are the original's.
 func TestNewGrantsAreHeldBackInACopyOfTheDatabase(t *testing.T) {
 	t.Parallel()

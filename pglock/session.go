@@ -67,9 +67,9 @@ func (s *session) settleIn(ctx context.Context) error {
 	}
 	s.left = backend{}
 	var capUS, holdUS int64 // the cap is the database's to enforce: it may be raised while this connection lives
-	var isolation, timeout string
+	var reason, isolation, timeout string
 	err := s.run(ctx, statement{s.client.in(checkInSQL), []any{s.client.seen.Load()}, func(rows pgx.Rows) error {
-		return rows.Scan(&capUS, &holdUS, &isolation, &timeout, &s.self.pid, &s.self.started)
+		return rows.Scan(&capUS, &holdUS, &reason, &isolation, &timeout, &s.self.pid, &s.self.started)
 	}})
 	if !s.pooled && (sqlState(err) == "57014" && !s.hasOurTimeout(ctx) || mispooled(err)) {
 		s.mispooled() // a hook of the pool has set a statement_timeout or an isolation that is not ours
@@ -78,7 +78,7 @@ func (s *session) settleIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.client.checkedIn(microseconds(holdUS))
+	s.client.heldBack(microseconds(holdUS), reason)
 	if timeout != milliseconds(statementTimeout) && !s.pooled {
 		s.mispooled() // the parameters were taken and not applied
 		return s.ready(ctx)

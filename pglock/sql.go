@@ -18,7 +18,7 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[])`
 
-	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
+	checkInSQL = `SELECT c.cap_us, c.hold_us, c.reason, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
   coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity
     WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
 
@@ -27,6 +27,9 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 FROM pglock.inspect`
 
 	raiseFloorSQL = `SELECT pglock.raise_token_floor($1::bigint)`
+	raiseCapSQL   = `SELECT pglock.raise_cap($1::bigint)`
+	singleNodeSQL = `SELECT true FROM pglock.declare_single_node($1::boolean)`
+	endHoldSQL    = `SELECT true FROM pglock.end_hold()`
 
 	pruneSQL = `SELECT pglock.prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
 )
@@ -35,6 +38,12 @@ FROM pglock.inspect`
 // tells it from a later process with the same number.
 const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) $1::int
   AND (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint OPERATOR(pg_catalog.=) $2::bigint`
+
+// behindSQL names the standbys that have not replayed the log up to $1. An empty name stands for those that this role may not
+// see. A backup that is being taken replays nothing.
+const behindSQL = `SELECT coalesce(nullif(application_name, ''), pid::text) FROM pg_catalog.pg_stat_replication
+  WHERE state IS NOT NULL AND state OPERATOR(pg_catalog.<>) 'backup' AND (replay_lsn OPERATOR(pg_catalog.>=) $1::text::pg_catalog.pg_lsn) IS NOT TRUE
+UNION ALL SELECT '' FROM pg_catalog.pg_stat_replication WHERE state IS NULL ORDER BY 1`
 
 // Where the session is not ours, as behind a pooler, each transaction says what it needs.
 var (
