@@ -14,7 +14,7 @@ import (
 )
 
 // Snapshot returns a halted copy of the server as it is now, at an address of its own: what a snapshot of its disk would hold.
-// Resume starts it, and it recovers as after a crash. The server stands still meanwhile. Local servers only.
+// Resume starts it, and it recovers as after a crash. The server may run, and stands still meanwhile. Local servers only.
 func (s *Server) Snapshot() (*Server, error) {
 	if s.local == nil {
 		return nil, errNotLocal

@@ -11,7 +11,17 @@ import (
 
 func TestKillLosesWhatWasNotFlushed(t *testing.T) {
 	t.Parallel()
-	s := local(t, pgtemp.Options{Settings: map[string]string{"wal_writer_delay": "10s"}}) // commits are not flushed
+	s := local(t, pgtemp.Options{})
+	slow := map[string]string{"wal_writer_delay": "10s"}
+	if err := s.Set(slow); err == nil {
+		t.Error("a server that runs took a setting")
+	}
+	if err := errors.Join(s.Halt(t.Context(), pgtemp.Fast), s.Set(slow), s.Resume(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if delay := one[string](t, s, `SHOW wal_writer_delay`); delay != "10s" {
+		t.Errorf("wal_writer_delay = %s", delay)
+	}
 	execute(t, s, `SET synchronous_commit = local; CREATE TABLE numbers AS SELECT 1 AS n`)
 	writer := one[int](t, s, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`)
 	if err := s.FreezeProcess(writer); err != nil {

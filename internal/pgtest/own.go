@@ -72,12 +72,3 @@ func stopAtEnd(t testing.TB, s *pgtemp.Server) {
 		}
 	})
 }
-
-// Second makes another migrated database on a server of the test's own.
-func Second(t testing.TB, s *pgtemp.Server, name string) *Database {
-	t.Helper()
-	if err := newMigrated(s, name); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
-	return On(t, s, name)
-}
