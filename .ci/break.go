@@ -1,4 +1,4 @@
-// Command break removes one rule of the fences at a time and shows that a test fails for each: go run .ci/break.go
+// Command break removes one rule of the fences or the guard at a time and shows that a test fails for each: go run .ci/break.go
 //
 // It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
 // their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
@@ -28,6 +28,8 @@ const (
 	protect   = "migrations/0003_protect.up.sql"
 	statement = "fence/statement.go"
 	fences    = "./fence"
+	leases    = "migrations/0001_leases.up.sql"
+	failovers = "./internal/failover"
 )
 
 var rules = []rule{
@@ -65,6 +67,14 @@ var rules = []rule{
 	{"protected: a stale grant", protect, "    WHEN 'stale' THEN\n", "    WHEN 'stale' THEN\n      RETURN;\n", fences, "NoOrder"},
 	{"protected: triggers fire always", protect, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER", fences, "EveryWrite|Verify"},
 	{"protected: TRUNCATE", protect, "OR TRUNCATE ON", "ON", fences, "EveryWrite"},
+	{"guard: another server is noticed", leases, "g.started <> pg_postmaster_start_time() OR ", "", failovers, "OldPrimary"},
+	{"guard: another database is noticed", leases, " OR g.database <> d.oid OR g.leases <> 'pglock.leases'::regclass AS other", " AS other", failovers, "RestoredDump"},
+	{"guard: grants wait", leases, "hold := clock_timestamp() + g.cap_us * interval '1 us';", "hold := clock_timestamp();", failovers, "LagsBehind"},
+	{"guard: tokens jump", leases, "    PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);\n", "", failovers, "LagsBehind"},
+	{"guard: tokens jump to the clock", leases, "greatest(clock - 1048576, seen)", "seen", failovers, "InTurn"},
+	{"guard: a grant is on the disk", leases, "current_setting('synchronous_commit') <> 'off' AS ready", "true AS ready", failovers, "Crashes"},
+	{"guard: the timeline of now", leases, "timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);", "timeline := (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint());", failovers, "UpForLonger"},
+	{"guard: only the very grant is renewed", leases, "AND x.slot = 0 AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = 0\n      FOR NO KEY", failovers, "OldLease"},
 	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
 }
 

@@ -3,6 +3,8 @@ package failover
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +58,13 @@ func wantErr(t *testing.T, what string, got, want error) {
 	}
 }
 
-// told begins the trust window of a lease that a client was given.
+var grants atomic.Int64
+
+// told begins the trust window of a lease that a client was given. No grant is told twice here, so each gets a name: one with a
+// token of another is never taken for that one, though a client of the same name has both.
 func told(r *history.Recorder, client string, l *pglock.Lease) *history.Holding {
 	g := l.Grant()
+	client = fmt.Sprintf("%s (grant %d)", client, grants.Add(1))
 	return r.Told(history.Grant{Client: client, Lock: g.Lock, Slot: g.Slot, Token: int64(g.Token)})
 }
 
