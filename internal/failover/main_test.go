@@ -74,7 +74,7 @@ func renew(t *testing.T, l *pglock.Lease) error {
 	ctx := soon(t)
 	for {
 		err := l.Renew(ctx)
-		if err == nil || errors.Is(err, pglock.ErrLost) || ctx.Err() != nil {
+		if err == nil || l.Err() != nil || ctx.Err() != nil {
 			return err
 		}
 	}
