@@ -1,4 +1,4 @@
-// Command break removes one rule of the fences at a time and shows that a test fails for each: go run .ci/break.go
+// Command break removes one rule of the fences or the guard at a time and shows that a test fails for each: go run .ci/break.go
 //
 // It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
 // their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
@@ -29,6 +29,7 @@ const (
 	protect   = "migrations/0003_protect.up.sql"
 	statement = "fence/statement.go"
 	fences    = "./fence"
+	failovers = "./internal/failover"
 )
 
 var rules = []rule{
@@ -66,14 +67,18 @@ var rules = []rule{
 	{"protected: a stale grant", protect, "    WHEN 'stale' THEN\n", "    WHEN 'stale' THEN\n      RETURN;\n", fences, "NoOrder"},
 	{"protected: triggers fire always", protect, "ENABLE ALWAYS TRIGGER", "ENABLE TRIGGER", fences, "EveryWrite|Verify"},
 	{"protected: TRUNCATE", protect, "OR TRUNCATE ON", "ON", fences, "EveryWrite"},
-	{"guard: new grants wait for the cap", leases, "    hold := hold + g.cap_us * interval '1 us';\n", "", "./migrations", "Hold"},
-	{"guard: tokens jump", leases, "PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);", "NULL;", "./migrations", "Hold"},
-	{"guard: another start is another server", leases, "SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,\n         g.started <> pg_postmaster_start_time() OR", "SELECT g.*, d.oid AS database_now, coalesce(pg_sequence_last_value('pglock.fencing_token'), 0) AS last_token,", "./migrations", "Hold"},
+	{"guard: another server is noticed", leases, "g.started <> pg_postmaster_start_time() OR ", "", failovers, "OldPrimary"},
+	{"guard: another database is noticed", leases, " OR g.database <> d.oid OR g.leases <> 'pglock.leases'::regclass AS other", " AS other", failovers, "RestoredDump"},
+	{"guard: grants wait", leases, "    hold := hold + g.cap_us * interval '1 us';\n", "", failovers, "LagsBehind"},
+	{"guard: tokens jump", leases, "    PERFORM pglock.move_token(greatest(clock - 1048576, seen), true);\n", "", failovers, "LagsBehind"},
+	{"guard: tokens jump to the clock", leases, "greatest(clock - 1048576, seen)", "seen", failovers, "InTurn"},
+	{"guard: a grant is on the disk", leases, "current_setting('synchronous_commit') <> 'off' AS ready", "true AS ready", failovers, "Crashes"},
+	{"guard: the timeline of now", leases, "timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);", "timeline := (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint());", failovers, "UpForLonger"},
+	{"guard: only the very grant is renewed", leases, "AND x.slot = 0 AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = 0\n      FOR NO KEY", failovers, "OldLease"},
 	{"guard: only a declared single node waits less", leases, "IF g.single_node AND same AND", "IF same AND", "./migrations", "PlainRestart"},
 	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
 	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},
 	{"guard: a seen token is believed within a day", leases, "IF seen > clock + 86400000000 THEN", "IF false THEN", "./migrations", "Seen|Belie|Guard|Token"},
-	{"guard: grants are durable", leases, "'read_only_sql_transaction';\n  END IF;\n  IF current_setting('synchronous_commit') = 'off' THEN", "'read_only_sql_transaction';\n  END IF;\n  IF false THEN", "./migrations", "Asynchronous|Durable|Commit"},
 	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
 }
 

@@ -85,9 +85,18 @@ func (h *Holding) Lost(cause string) {
 	h.end(cause)
 }
 
+// Lapsed ends the window at an instant that the client knew beforehand, by a lapse, though this is called later: a process
+// that did not get to run did not use its trust either.
+func (h *Holding) Lapsed(at time.Time, cause string) {
+	h.endAt(min(at.Sub(h.recorder.started), time.Since(h.recorder.started)), cause)
+}
+
 func (h *Holding) end(cause string) {
+	h.endAt(time.Since(h.recorder.started), cause) // before the lock: waiting for it must not stretch the window
+}
+
+func (h *Holding) endAt(at time.Duration, cause string) {
 	r := h.recorder
-	at := time.Since(r.started) // before the lock: waiting for it must not stretch the window
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	trust := &r.history.Trusts[h.place]

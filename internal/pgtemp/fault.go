@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -67,6 +68,23 @@ func (s *Server) Resume(ctx context.Context) error {
 		return nil
 	}
 	return c.launch(ctx)
+}
+
+// Set changes settings of a halted server, see Options.Settings. Local servers only.
+func (s *Server) Set(settings map[string]string) error {
+	if s.local == nil {
+		return errNotLocal
+	}
+	c := s.local
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc != nil {
+		return errors.New("pgtemp: a server that runs takes no other settings: halt it first")
+	}
+	all := maps.Clone(c.settings) // a copy of this server may have the same ones
+	maps.Copy(all, settings)
+	c.settings = all
+	return nil
 }
 
 // Promote ends the recovery of a standby and blocks until it accepts writes. It works on every kind of server.

@@ -100,7 +100,7 @@ func TestStandbyFollowsAndIsPromoted(t *testing.T) {
 	t.Parallel()
 	primary := local(t, pgtemp.Options{})
 	execute(t, primary, `CREATE TABLE numbers AS SELECT 1 AS n`)
-	standby, err := primary.Standby(t.Context())
+	standby, err := primary.Standby(t.Context(), pgtemp.StandbyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,17 +42,27 @@ func (c *cluster) signalAll(sig syscall.Signal) error {
 	if err := c.proc.Signal(sig); err != nil {
 		return fmt.Errorf("pgtemp: signal the server: %w", err)
 	}
-	table, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	children, err := c.children()
+	for pid := range children {
+		_ = syscall.Kill(pid, sig) // fails if it has ended since
+	}
+	return err
+}
+
+// children are the processes of the server but for the postmaster, and the state of each as ps has it: T is stopped, Z dead.
+func (c *cluster) children() (map[int]byte, error) {
+	table, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,stat=").Output()
 	if err != nil {
-		return fmt.Errorf("pgtemp: list the server's processes with ps: %w", err)
+		return nil, fmt.Errorf("pgtemp: list the server's processes with ps: %w", err)
 	}
 	postmaster := strconv.Itoa(c.proc.Pid())
+	found := map[int]byte{}
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) == 2 && f[1] == postmaster {
+		if f := strings.Fields(line); len(f) == 3 && f[1] == postmaster {
 			if pid, err := strconv.Atoi(f[0]); err == nil {
-				_ = syscall.Kill(pid, sig) // fails if it has ended since
+				found[pid] = f[2][0]
 			}
 		}
 	}
-	return nil
+	return found, nil
 }

@@ -29,6 +29,7 @@ type cluster struct {
 	dir      *sandbox.Dir
 	settings map[string]string
 	port     int
+	clock    []string // environment that sets the server's clock
 
 	mu     sync.Mutex
 	proc   *sandbox.Proc // nil while halted
@@ -144,19 +145,21 @@ func environment() []string {
 // serve starts the server on a free port. Between finding and taking it, somebody else may take it: then on another.
 func (c *cluster) serve(ctx context.Context) (*Server, error) {
 	for try := 1; ; try++ {
-		port, err := freePort()
-		if err != nil {
+		if err := c.choosePort(); err != nil {
 			return nil, errors.Join(err, c.dir.Close())
 		}
-		c.port = port
-		err = c.launch(ctx)
+		err := c.launch(ctx)
 		if err == nil {
-			break
+			return c.server(), nil
 		}
 		if try == 5 || !strings.Contains(err.Error(), "Address already in use") {
 			return nil, errors.Join(err, c.dir.Close())
 		}
 	}
+}
+
+// server is the face of the cluster.
+func (c *cluster) server() *Server {
 	return &Server{
 		base: url.URL{
 			Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)),
@@ -165,7 +168,7 @@ func (c *cluster) serve(ctx context.Context) (*Server, error) {
 		how:   fmt.Sprintf("PostgreSQL %s from %s", c.bin.version, c.bin.dir),
 		local: c,
 		stop:  sync.OnceValue(c.close),
-	}, nil
+	}
 }
 
 // close ends the server and removes everything.
@@ -175,6 +178,11 @@ func (c *cluster) close() error {
 	c.thaw()
 	c.proc = nil
 	return c.dir.Close()
+}
+
+func (c *cluster) choosePort() (err error) {
+	c.port, err = freePort()
+	return err
 }
 
 // freePort picks a port below those that systems give to outgoing connections: one of these could take it during a restart.
@@ -202,7 +210,7 @@ func (c *cluster) launch(ctx context.Context) error {
 		args = append(args, "-c", name+"="+c.settings[name])
 	}
 	cmd := exec.Command(c.bin.path("postgres"), args...) // not CommandContext: ctx bounds the start only
-	cmd.Env, cmd.Stdout, cmd.Stderr = environment(), log, log
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(environment(), c.clock...), log, log
 	proc, err := c.dir.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("pgtemp: %w", err)

@@ -9,9 +9,10 @@
 //
 // The environment:
 //
-//	PGLOCK_TEST_URL    URL of a superuser on a server that tests may create databases on
-//	PGLOCK_TEST_BIN    folder with the binaries (initdb, postgres) to start a server from
-//	PGLOCK_TEST_IMAGE  image of the container, default postgres:17-alpine
+//	PGLOCK_TEST_URL       URL of a superuser on a server that tests may create databases on
+//	PGLOCK_TEST_BIN       folder with the binaries (initdb, postgres) to start a server from
+//	PGLOCK_TEST_IMAGE     image of the container, default postgres:17-alpine
+//	PGLOCK_TEST_FAKETIME  the library libfaketime, for servers with another clock, where it is in no usual place
 package pgtemp
 
 import (

@@ -24,9 +24,7 @@ func OwnServer(t testing.TB, o pgtemp.Options) (*pgtemp.Server, *Database) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopAtEnd(t, s)
-	d := at(s, "app")
-	t.Cleanup(d.session.close)
+	d := Adopt(t, s, "app")
 	if err := newMigrated(s, d.Name); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -40,13 +38,11 @@ func Standby(t testing.TB) (primary, standby *Database) {
 	s, primary := OwnServer(t, pgtemp.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	second, err := s.Standby(ctx)
+	second, err := s.Standby(ctx, pgtemp.StandbyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopAtEnd(t, second)
-	standby = at(second, primary.Name)
-	t.Cleanup(standby.session.close)
+	standby = Adopt(t, second, primary.Name)
 	standby.WaitReplayed(t, primary)
 	return primary, standby
 }

@@ -7,7 +7,7 @@
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
 // A test that needs what the machine does not have is skipped with what to install. PGLOCK_TEST_REQUIRE, a list like
-// "pgbouncer,docker,local", makes it fail instead, so that CI cannot skip in silence.
+// "pgbouncer,docker,local,faketime,pg_dump", makes it fail instead, so that CI cannot skip in silence.
 package pgtest
 
 import (
