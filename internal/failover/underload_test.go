@@ -22,8 +22,8 @@ func startRun(t *testing.T, server map[string]string, session string) *run {
 	t.Helper()
 	d := newServer(t, loadCap, server)
 	r := &run{T: t, db: d, service: pgtest.NewRelay(t, d.Server)}
-	r.guarded = startLoad(t, r.service.URL(d)+session, guarded)
-	r.control = startLoad(t, r.service.URL(d)+session, unguarded)
+	r.guarded = startLoad(t, r.service.URL(d)+session, guarded, loadCap)
+	r.control = startLoad(t, r.service.URL(d)+session, unguarded, loadCap)
 	return r
 }
 
