@@ -1,5 +1,5 @@
--- Takes the lock protocol away. Refuses while somebody holds a lock: its holder would go on trusting it, and a new
--- installation would know nothing of it.
+-- Takes the lock protocol away. Refuses while somebody holds a lock, or may hold one that was lost in a restart or failover: its
+-- holder would go on trusting it, and a new installation would know nothing of it.
 DO $$ DECLARE held text;
 BEGIN
   LOCK TABLE pglock.leases IN ACCESS EXCLUSIVE MODE;
@@ -7,6 +7,10 @@ BEGIN
     FROM (SELECT name, owner FROM pglock.leases WHERE expires_at > clock_timestamp() ORDER BY name LIMIT 5) x;
   IF held IS NOT NULL THEN
     RAISE EXCEPTION 'locks are held: %', held USING ERRCODE = 'object_in_use', HINT = 'Stop their holders, or wait for the leases to end.';
+  END IF;
+  IF EXISTS (SELECT FROM pglock.guard_now WHERE other OR no_grants_before > clock_timestamp()) THEN
+    RAISE EXCEPTION 'new grants are held back after a restart, failover or restore, and locks may be held that are not known'
+      USING ERRCODE = 'object_in_use', HINT = 'Wait until clients are granted locks again, or, if no grant was lost: SELECT pglock.end_hold().';
   END IF;
 END $$;
 DROP VIEW pglock.inspect;

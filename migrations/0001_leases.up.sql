@@ -117,6 +117,9 @@ BEGIN
   hold := g.no_grants_before;
   IF seen > clock + 86400000000 THEN seen := 0; END IF;  -- not credible, and obeying it would use the sequence up
   IF g.other OR seen > g.last_token THEN
+    -- A renewal may stand behind this, so it waits for no standby. A bump that is lost is made again, and a standby that has a
+    -- later grant has this too.
+    PERFORM set_config('synchronous_commit', 'local', true);
     id := pglock.lineage();
     same := (g.database, g.leases, g.system_identifier, g.timeline)
       = (g.database_now, 'pglock.leases'::regclass::oid, id.system_identifier, id.timeline);

@@ -27,6 +27,6 @@ var (
 	// ErrReadOnly is returned by [Up] and [Down] where there is something to do and the server is a standby.
 	ErrReadOnly = errors.New("the server is read-only")
 
-	// ErrInUse is returned by [Down] while locks are held. Nothing was changed.
+	// ErrInUse is returned by [Down] while locks are held, or may be held that a restart or failover has lost. Nothing was changed.
 	ErrInUse = errors.New("locks are held")
 )

@@ -78,7 +78,6 @@ func anew(t *testing.T, pool *pgxpool.Pool) {
 // During a hold nobody knows which locks are held, and a new schema would not hold anything back.
 func TestFailoverIsNotForgottenWithTheSchema(t *testing.T) {
 	t.Parallel()
-	t.Skip("migrations.Down forgets a hold")
 	d := newServer(t, long, nil)
 	pool := d.Pool(t)
 	do(t, "Restart", d.Server.Restart(soon(t), pgtemp.Immediate))

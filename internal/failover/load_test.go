@@ -20,6 +20,8 @@ type load struct {
 	record *history.Recorder
 	told   chan struct{} // by every grant
 	stop   func()        // and join
+
+	longest time.Duration // of the TTLs
 }
 
 const (
@@ -29,9 +31,9 @@ const (
 
 var loadNames = []string{"one", "two", "three"}
 
-func startLoad(t *testing.T, url, schema string) *load {
+func startLoad(t *testing.T, url, schema string, longest time.Duration) *load {
 	t.Helper()
-	l := &load{t: t, record: history.NewRecorder("clients"), told: make(chan struct{}, 1)}
+	l := &load{t: t, record: history.NewRecorder("clients"), told: make(chan struct{}, 1), longest: longest}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for i := range loadClients {
@@ -59,7 +61,7 @@ func (l *load) turn(ctx context.Context, c *pglock.Client, client string) {
 	asking, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	stalls := rand.IntN(5) == 0
-	opts := []pglock.Option{pglock.TTL(time.Second + rand.N(loadCap-time.Second))}
+	opts := []pglock.Option{pglock.TTL(time.Second + rand.N(l.longest-time.Second))}
 	if stalls {
 		opts = append(opts, pglock.NoRenewal())
 	}

@@ -65,7 +65,6 @@ func TestFailoverGivesNobodyAnOldLeaseBack(t *testing.T) {
 
 // A server that comes up without its synchronous standby grants nothing, but renews.
 func TestFailoverToALonelyServerHoldsUpNoRenewal(t *testing.T) {
-	t.Skip("pglock.bump waits for the standby")
 	repeatedly(t, func(t *testing.T) {
 		d := newServer(t, long, nil)
 		service := pgtest.NewRelay(t, d.Server)

@@ -23,7 +23,7 @@ func startRun(t *testing.T, server map[string]string, session string, schemas ..
 	d := newServer(t, loadCap, server)
 	r := &run{T: t, db: d, service: pgtest.NewRelay(t, d.Server), loads: map[string]*load{}}
 	for _, schema := range schemas {
-		r.loads[schema] = startLoad(t, r.service.URL(d)+session, schema)
+		r.loads[schema] = startLoad(t, r.service.URL(d)+session, schema, loadCap)
 	}
 	return r
 }
