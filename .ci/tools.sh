@@ -21,6 +21,14 @@ have_patroni() {
 	command -v patroni >/dev/null && command -v etcd >/dev/null
 }
 
+have_faketime() {
+	compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null
+}
+
+have_dump() {
+	command -v pg_dump >/dev/null
+}
+
 install_packages() {
 	local packages=()
 	have_postgres || packages+=(postgresql)
@@ -31,7 +39,8 @@ install_packages() {
 	[ -x /usr/sbin/dockerd ] || command -v dockerd >/dev/null || packages+=(docker.io)
 	docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || packages+=(docker-compose)
 	have_patroni || packages+=(patroni python3-etcd python3-psycopg2 etcd-server)
-	compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || packages+=(libfaketime)
+	have_faketime || packages+=(libfaketime)
+	have_dump || packages+=(postgresql-client)
 	[ ${#packages[@]} -gt 0 ] || return 0
 	if ! { as_root apt-get update -qq && as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }; then
 		note "not installed: ${packages[*]}"

@@ -32,7 +32,7 @@ func Up(ctx context.Context, pool *pgxpool.Pool, opts ...Option) error {
 // and nothing else is in it. It returns nil if nothing is there. Tokens drawn after a later Up are greater than all before,
 // unless those were ahead of the clock (raise_token_floor, or a clock that was set back): then raise the floor again after Up.
 //
-// It refuses while locks are held. It blocks like Up, on transactions that use the tables as well. After an error nothing
+// It refuses while locks are held, and while new grants are held back after a restart or failover. It blocks like Up, on transactions that use the tables as well. After an error nothing
 // was changed.
 //
 // Errors: [ErrInvalid], [ErrInUse], [ErrPrivilege], [ErrReadOnly], [ErrChanged] and [ErrUnrecorded] (its own files must be
