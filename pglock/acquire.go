@@ -13,6 +13,9 @@ import (
 const (
 	firstPoll = 25 * time.Millisecond
 	lastPoll  = 250 * time.Millisecond
+
+	// seldomPoll is between two questions of a waiter that a release will wake: what is missed all the same costs no more.
+	seldomPoll = 2 * time.Second
 )
 
 // TryAcquire asks for a lock once. It blocks for one round trip when the database answers, for up to half a minute when it is
@@ -40,30 +43,60 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 		return nil, err
 	}
 	defer c.calls.Done()
-	var reason error
-	for tries := 0; ; tries++ {
-		l, err := c.attempt(ctx, lc)
-		if err == nil {
-			return l, nil
+	if ctx.Err() != nil {
+		return nil, waited(ctx, name, nil)
+	}
+	w := c.queues.enter(lc)
+	l, err := c.wait(ctx, w)
+	c.queues.leave(w, err == nil)
+	return l, err
+}
+
+// wait is the life of a waiter: it asks when that is its part, and else sleeps until it is.
+func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
+	timer := time.NewTimer(idleAfter)
+	defer timer.Stop()
+	for tries := 0; ; {
+		r, rest, failed := c.queues.turn(w)
+		if failed != nil {
+			return nil, failed
 		}
-		if ctx.Err() != nil {
-			if !errors.Is(err, context.Cause(ctx)) {
-				reason = err
+		if r != nil {
+			l, err := c.answered(ctx, w, r)
+			if err == nil {
+				return l, nil
 			}
-			return nil, waited(ctx, name, reason)
+			if ctx.Err() == nil && hopeless(err) {
+				return nil, err
+			}
+			rest = c.rest(ctx, w, tries, err)
+			tries++
 		}
-		if hopeless(err) {
-			return nil, err
-		}
-		reason = err
+		timer.Reset(rest)
 		select {
-		case <-time.After(pause(tries, err)):
+		case <-w.again:
+		case <-timer.C:
 		case <-ctx.Done():
-			return nil, waited(ctx, name, reason)
+			if r := c.queues.underway(w); r != nil { // it may be answered
+				if l, err := c.answered(ctx, w, r); err == nil {
+					return l, nil
+				}
+			}
+			return nil, waited(ctx, w.config.name, c.queues.reason(w))
 		case <-c.closing.Done():
 			return nil, ErrClosed
 		}
 	}
+}
+
+// answered waits for the answer to what is on its way for a waiter.
+func (c *Client) answered(ctx context.Context, w *waiter, r *request) (*Lease, error) {
+	a, l, err := c.await(ctx, r)
+	if err != nil && !errors.Is(err, errAbandoned) {
+		c.queues.refused(w, err)
+	}
+	c.queues.told(w, r, a)
+	return l, err
 }
 
 // begin checks what a call was given, and enters it.
@@ -85,24 +118,39 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 	}
 	r := newRequest(lc)
 	c.work.ask(r)
-	var a reply
+	_, l, err := c.await(ctx, r)
+	if errors.Is(err, errAbandoned) && c.closing.Err() != nil {
+		return nil, ErrClosed
+	}
+	if errors.Is(err, errAbandoned) {
+		return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
+	}
+	return l, err
+}
+
+// errAbandoned: the caller's ctx ended, or the client is closing, before there was an answer.
+var errAbandoned = errors.New("abandoned")
+
+// await waits for the answer to a request, and turns it into a lease or an error.
+func (c *Client) await(ctx context.Context, r *request) (a reply, l *Lease, err error) {
 	select {
 	case a = <-r.reply:
 	case <-ctx.Done():
 		if r.abandon() {
-			return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
+			return a, nil, errAbandoned
 		}
 		a = <-r.reply // it came at the same moment
 	case <-c.closing.Done():
 		if r.abandon() {
-			return nil, ErrClosed
+			return a, nil, errAbandoned
 		}
 		a = <-r.reply
 	}
 	if a.status == "granted" {
-		return newLease(ctx, c, r, a)
+		l, err = newLease(ctx, c, r, a)
+		return a, l, err
 	}
-	return nil, c.refusal(lc, a)
+	return a, nil, c.refusal(r.leaseConfig, a)
 }
 
 func (c *Client) refusal(lc leaseConfig, a reply) error {
@@ -140,6 +188,43 @@ func pause(tries int, err error) time.Duration {
 		return min(back.Remaining, time.Second) + jitter(10*time.Millisecond) // somebody may end it earlier
 	}
 	return d
+}
+
+// rest is how long a waiter may sleep after a refusal. Where a release will wake it, that is long.
+func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time.Duration {
+	d := pause(tries, err)
+	var held *HeldError
+	if !errors.As(err, &held) || held.Remaining == 0 || !c.listener.hears() {
+		return d
+	}
+	if !held.Over {
+		switch c.mark(ctx, w) {
+		case "marked":
+		case "retry":
+			return pause(tries, &HeldError{}) // it is changing hands
+		default:
+			return d
+		}
+	}
+	return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
+}
+
+// mark lets the next release by another process wake this one. It blocks for a round trip at most.
+func (c *Client) mark(ctx context.Context, w *waiter) (status string) {
+	n, ask := c.queues.mark(w)
+	if !ask {
+		return "marked"
+	}
+	c.work.note(n)
+	select {
+	case status = <-n.answer:
+	case <-ctx.Done():
+	case <-c.closing.Done():
+	}
+	if status != "marked" {
+		c.queues.unmarked(w, n, status == "retry")
+	}
+	return status
 }
 
 // jitter is between half of d and one and a half of it, so that waiters do not march in step.

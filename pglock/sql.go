@@ -18,6 +18,15 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[])`
 
+	// A batch with both kinds is one statement: it hands a lock over within the process.
+	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce(remaining_us, 0), ended, awaited
+FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::text[], $5::uuid[], $6::text, $7::bigint[], $8::bigint[], $9::text[], $10::bigint)`
+
+	markSQL   = `SELECT ord, status FROM pglock.mark($1::text[], $2::uuid, $3::bigint[])`
+	unmarkSQL = `SELECT pglock.unmark($1::text[], $2::uuid, $3::bigint[])`
+	wakeSQL   = `SELECT pglock.wake($1::text[])`
+
 	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
   coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity
     WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
@@ -35,6 +44,9 @@ FROM pglock.inspect`
 // tells it from a later process with the same number.
 const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) $1::int
   AND (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint OPERATOR(pg_catalog.=) $2::bigint`
+
+// What shows a client that its listener hears. It need not wait for the disk.
+const proveSQL = `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1::text, $2::text)`
 
 // Where the session is not ours, as behind a pooler, each transaction says what it needs.
 var (
