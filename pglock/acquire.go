@@ -14,6 +14,9 @@ const (
 	firstPoll = 25 * time.Millisecond
 	lastPoll  = 250 * time.Millisecond
 
+	// soonOver is how often a waiter asks before it has a connection made to listen: most waits are short.
+	soonOver = 3
+
 	// seldomPoll is between two questions of a waiter that a release will wake: what is missed all the same costs no more.
 	seldomPoll = 2 * time.Second
 )
@@ -194,7 +197,7 @@ func pause(tries int, err error) time.Duration {
 func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time.Duration {
 	d := pause(tries, err)
 	var held *HeldError
-	if !errors.As(err, &held) || held.Remaining == 0 || !c.listener.hears() {
+	if !errors.As(err, &held) || held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
 		return d
 	}
 	if !held.Over {

@@ -46,10 +46,13 @@ func newListener(c *Client, d *dialer) *listener {
 	return &listener{client: c, dialer: d, id: id, channel: "pglock_" + id.String(), wake: make(chan struct{}, 1), proveEvery: proofEvery}
 }
 
-// hears says whether a release can wake this client; who asks wants it to.
-func (l *listener) hears() bool {
+// hears says whether a release can wake this client; want says that it should.
+func (l *listener) hears(want bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !want && !l.heard {
+		return false
+	}
 	l.wanted = l.client.clock.now()
 	select {
 	case l.wake <- struct{}{}:
