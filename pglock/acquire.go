@@ -35,11 +35,22 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 	return c.attempt(ctx, lc)
 }
 
-// Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. It asks again at jittered
-// intervals of about 25 ms that grow to about 250 ms, and when the holder's lease may be over. Between two questions it holds nothing in the
-// database. It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
-// cannot cure, such as a wrong password or a missing schema, is returned at once. When ctx ends, the error matches its cause
-// and the last reason for waiting: ErrHeld, say. As with TryAcquire, an error leaves no lease behind.
+// Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. Calls of one client that want
+// one name are served in the order in which they came: only the first asks the database, and while a lease of the client is in
+// the way not even that one, since its release hands the lock over, in the same round trip and commit. (While another process
+// waits too, that goes on for 16 hand-overs or 50 ms, and then the other has its turn. TryAcquire does not queue.) A call whose
+// ctx ends changes nothing for those behind it.
+//
+// A release by another process wakes the one that has waited longest: the client listens for that on one connection, made when
+// a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
+// holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
+// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms. Between two questions
+// it holds nothing in the database.
+//
+// It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
+// cannot cure, such as a wrong password or a missing schema, is returned at once, to all calls that wait for the name. When ctx
+// ends, the error matches its cause and the last reason for waiting: ErrHeld, say. A call that waits behind others learns only
+// in its turn that its TTL is above the cap. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	lc, err := c.begin(ctx, name, opts)
 	if err != nil {

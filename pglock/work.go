@@ -16,7 +16,7 @@ const (
 )
 
 // The work line carries what acquires and releases. One goroutine, run, talks on its connection; what is asked meanwhile
-// gathers and shares the next round trip and commit.
+// gathers and shares the next round trip and commit. What is said about waiting, the notes, follows in a transaction of its own.
 type workLine struct {
 	client  *Client
 	session session
