@@ -23,7 +23,19 @@ func newSleeper(t *testing.T, db *pgtest.Database) sleeper {
 
 func (c *caller) mark(client, name string, wait int64) string {
 	c.t.Helper()
-	return one[string](c, `SELECT status FROM pglock.mark(ARRAY[$1::text], $2::uuid, ARRAY[$3::bigint])`, name, client, wait)
+	return one[string](c, `SELECT status FROM pglock.mark(ARRAY[$1::text], $2::uuid, ARRAY[$3::bigint], ARRAY[false])`, name, client, wait)
+}
+
+// queue marks a wait fairly, and answers how long whoever is before it may take as well.
+func (c *caller) queue(client, name string, wait int64) (status string, remaining time.Duration) {
+	c.t.Helper()
+	var us int64
+	err := c.conn.QueryRow(c.t.Context(), `SELECT status, remaining_us FROM pglock.mark(ARRAY[$1::text], $2::uuid, ARRAY[$3::bigint], ARRAY[true])`,
+		name, client, wait).Scan(&status, &us)
+	if err != nil {
+		c.t.Error(err)
+	}
+	return status, time.Duration(us) * time.Microsecond
 }
 
 // notified is what the sleeper was told of so far. A notification arrives before the answer to a statement that began later.
@@ -209,5 +221,86 @@ func TestAReleaseThatNobodyWaitsForNotifiesNobody(t *testing.T) {
 	c.mark(newID(), "a", 1)
 	if err := c.fails(`SELECT status FROM pglock.release(ARRAY['a'], ARRAY[$1::uuid])`, g.id); err == nil {
 		t.Error("a release that somebody waits for wakes nobody: nothing was observed")
+	}
+}
+
+func TestFairWaitersAreServedInTheOrderOfTheirMarks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, first, second, late := newCaller(t, db), newSleeper(t, db), newSleeper(t, db), newSleeper(t, db)
+	place := func(s sleeper, wanted string) {
+		t.Helper()
+		status, _ := s.queue(s.id, "a", 1)
+		want(t, "the place in the line", status, wanted)
+	}
+	g := c.take("a")
+	place(first, "marked")
+	place(second, "marked")
+	place(first, "marked") // looking again loses nothing
+	want(t, "release", c.release(g), "released")
+	first.wantNotified("the first", "1 a")
+	second.wantNotified("the second")
+	place(second, "queued")
+	place(late, "queued")
+	place(first, "retry")
+	g = c.take("a") // somebody who is not fair comes between
+	place(second, "marked")
+	place(first, "marked")
+	want(t, "release", c.release(g), "released")
+	first.wantNotified("the first, again", "1 a")
+	place(second, "queued")
+	g = first.take("a")
+	first.exec(`SELECT pglock.unmark(ARRAY['a'], $1, ARRAY[1])`, first.id)
+	place(first, "marked") // its next wait is at the end of the line
+	want(t, "release", c.release(g), "released")
+	second.wantNotified("the second", "1 a")
+	place(late, "queued")
+	place(first, "queued")
+	place(second, "retry")
+	second.exec(`SELECT pglock.unmark(ARRAY['a'], $1, ARRAY[1])`, second.id) // it gives up
+	late.wantNotified("the next", "1 a")
+	place(late, "retry")
+	place(first, "queued")
+}
+
+// The first in the line has died. Who asks next wakes it, and three seconds later it is passed over.
+func TestADeadWaiterHoldsUpTheLineForThreeSeconds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, dead, alive := newCaller(t, db), newSleeper(t, db), newSleeper(t, db)
+	c.take("a")
+	dead.queue(dead.id, "a", 1)
+	alive.queue(alive.id, "a", 2)
+	db.Age(t, "a", time.Minute) // nobody releases it
+
+	status, remaining := alive.queue(alive.id, "a", 2)
+
+	want(t, "behind the dead one", status, "queued")
+	if remaining <= 0 || remaining > 3*time.Second {
+		t.Errorf("it may take %v, want 3 s at most", remaining)
+	}
+	dead.wantNotified("the dead one", "1 a")
+	again, _ := alive.queue(alive.id, "a", 2)
+	want(t, "a moment later", again, "queued")
+	dead.wantNotified("the dead one, once more")
+	c.exec(`UPDATE pglock.waits SET until = until - interval '3 s' WHERE client = $1`, dead.id)
+	status, _ = alive.queue(alive.id, "a", 2)
+	want(t, "three seconds later", status, "retry")
+}
+
+// Looking at a place in the line writes nothing, so that waiters who must poll cost no more than reads.
+func TestLookingAtAPlaceInTheLineWritesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, s := newCaller(t, db), newSleeper(t, db)
+	c.take("a")
+	s.queue(s.id, "a", 1)
+	for range 10 {
+		s.exec(`BEGIN`)
+		s.queue(s.id, "a", 1)
+		if one[bool](s.caller, `SELECT pg_current_xact_id_if_assigned() IS NOT NULL`) {
+			t.Error("a look at a place has written")
+		}
+		s.exec(`COMMIT`)
 	}
 }

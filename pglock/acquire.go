@@ -32,6 +32,9 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 		return nil, err
 	}
 	defer c.calls.Done()
+	if lc.fair {
+		return nil, fmt.Errorf("%w: Fair is for those who wait, and TryAcquire of lock %q does not", ErrInvalidOption, name)
+	}
 	return c.attempt(ctx, lc)
 }
 
@@ -74,6 +77,12 @@ func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
 		r, rest, failed := c.queues.turn(w)
 		if failed != nil {
 			return nil, failed
+		}
+		if r == nil && rest == 0 {
+			if r, rest, failed = c.line(ctx, w, tries); ctx.Err() == nil && hopeless(failed) {
+				return nil, failed
+			}
+			tries++
 		}
 		if r != nil {
 			l, err := c.answered(ctx, w, r)
@@ -208,37 +217,62 @@ func pause(tries int, err error) time.Duration {
 func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time.Duration {
 	d := pause(tries, err)
 	var held *HeldError
-	if !errors.As(err, &held) || held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
+	if !errors.As(err, &held) {
 		return d
 	}
-	if !held.Over {
-		switch c.mark(ctx, w) {
-		case "marked":
-		case "retry":
-			return pause(tries, &HeldError{}) // it is changing hands
-		default:
-			return d
-		}
+	if w.config.fair { // the next is to see its place
+		return pause(min(tries, 2), &HeldError{})
 	}
-	return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
+	if held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
+		return d
+	}
+	switch c.mark(ctx, w).status {
+	case "marked":
+		return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
+	case "retry":
+		return pause(tries, &HeldError{}) // it is changing hands
+	}
+	return d
+}
+
+// line takes a place in the line, for a fair waiter, or looks at it. A request comes back if it is this one's turn.
+func (c *Client) line(ctx context.Context, w *waiter, tries int) (r *request, rest time.Duration, err error) {
+	hears := c.listener.hears(true)
+	a := c.mark(ctx, w)
+	switch a.status {
+	case "retry":
+		return c.queues.ask(w), 0, nil
+	case "marked", "queued":
+		held := &HeldError{Name: w.config.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
+		c.queues.refused(w, held)
+		rest = jitter(min(firstPoll<<min(tries, 10), lastPoll))
+		if hears {
+			rest = jitter(c.seldom)
+		}
+		return nil, min(rest, a.remaining+jitter(5*time.Millisecond)), nil
+	}
+	if a.err == nil { // ctx has ended, or the client is closing
+		return nil, idleAfter, nil
+	}
+	err = c.refusal(w.config, a)
+	c.queues.refused(w, err)
+	return nil, pause(tries, err), err
 }
 
 // mark lets the next release by another process wake this one. It blocks for a round trip at most.
-func (c *Client) mark(ctx context.Context, w *waiter) (status string) {
-	n, ask := c.queues.mark(w)
-	if !ask {
-		return "marked"
+func (c *Client) mark(ctx context.Context, w *waiter) (a reply) {
+	n := c.queues.mark(w)
+	if n == nil {
+		return reply{status: "marked"}
 	}
 	c.work.note(n)
 	select {
-	case status = <-n.answer:
+	case a = <-n.answer:
 	case <-ctx.Done():
 	case <-c.closing.Done():
 	}
-	if status != "marked" {
-		c.queues.unmarked(w, n, status == "retry")
-	}
-	return status
+	c.queues.marked(w, n, a.status)
+	return a
 }
 
 // jitter is between half of d and one and a half of it, so that waiters do not march in step.

@@ -65,7 +65,12 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 }
 
 func (w *workLine) acquireCall(b batch, replies []reply) statement {
-	return statement{w.client.sql.acquire, w.requestArgs(b), func(rows pgx.Rows) error {
+	return statement{w.client.sql.acquire, w.requestArgs(b), into(replies)}
+}
+
+// into reads the answers of acquire, and of what answers like it.
+func into(replies []reply) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
 		var ord int
 		var since, remaining int64
 		var a reply
@@ -75,7 +80,7 @@ func (w *workLine) acquireCall(b batch, replies []reply) statement {
 		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
 		replies[ord-1] = a
 		return nil
-	}}
+	}
 }
 
 func (w *workLine) requestArgs(b batch) []any {

@@ -23,7 +23,7 @@ type Client struct {
 	cfg    Config
 	log    *slog.Logger
 	clock  *clock
-	sql    struct{ acquire, renew, release, exchange, mark, unmark, wake string }
+	sql    struct{ acquire, renew, release, exchange, mark, unmark string }
 	dialer *dialer
 	reads  *pgxpool.Pool // for Inspect, List and Prune; connects when used
 	seen   atomic.Int64  // the latest token that this client ever got
@@ -88,7 +88,7 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 		endAll()
 		return nil, err
 	}
-	c.sql.exchange, c.sql.mark, c.sql.unmark, c.sql.wake = c.in(exchangeSQL), c.in(markSQL), c.in(unmarkSQL), c.in(wakeSQL)
+	c.sql.exchange, c.sql.mark, c.sql.unmark = c.in(exchangeSQL), c.in(markSQL), c.in(unmarkSQL)
 	c.newLines(lc)
 	keep, endKeep := context.WithCancel(life)
 	c.endKeep = endKeep

@@ -50,8 +50,8 @@
 // # Waiting
 //
 // Acquire and Do wait. The goroutines of one client queue up for a name, first come first served, and a release hands the lock to
-// the next of them with the same commit. Between processes there is no order: a release wakes the one that has waited longest, and
-// whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
+// the next of them with the same commit. Between processes there is no order unless all of them say [Fair]: a release wakes the one that has
+// waited longest, and whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
 // grow with the number of those who wait: see [Client.Acquire].
 //
 // # When things fail

@@ -1,31 +1,27 @@
 package pglock
 
-import (
-	"context"
-
-	"github.com/jackc/pgx/v5"
-)
+import "context"
 
 // A note is what the work line tells the database about waiting. It is not resent: losing one costs time and no more.
 type note struct {
 	verb   noteVerb
 	name   string
 	wait   int64
-	answer chan string // of a mark: what the database said, or "" if nothing came of it; has room for it
+	fair   bool
+	answer chan reply // of a mark; without a status nothing came of it. Has room for it
 }
 
 type noteVerb int
 
 const (
 	markNote   noteVerb = iota // a release is to wake this client
-	unmarkNote                 // no more
-	wakeNote                   // another is to be woken instead of this client
+	unmarkNote                 // no more: if one has, another is woken instead
 	proofNote                  // a notification to this client itself
 )
 
-func (n *note) tell(status string) {
+func (n *note) tell(a reply) {
 	if n.answer != nil {
-		n.answer <- status
+		n.answer <- a
 	}
 }
 
@@ -38,7 +34,7 @@ func (w *workLine) note(notes ...*note) {
 	defer w.mu.Unlock()
 	if w.ended {
 		for _, n := range notes {
-			n.tell("")
+			n.tell(reply{err: ErrClosed})
 		}
 		return
 	}
@@ -50,7 +46,7 @@ func (w *workLine) note(notes ...*note) {
 func (w *workLine) sendNotes(ctx context.Context, notes []*note) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
-	marks, statuses, calls := w.noteCalls(notes)
+	marks, replies, calls := w.noteCalls(notes)
 	err := w.session.ready(ctx)
 	if err == nil {
 		if err = w.session.run(ctx, calls...); readOnly(err) {
@@ -64,44 +60,33 @@ func (w *workLine) sendNotes(ctx context.Context, notes []*note) {
 	}
 	for i, n := range marks {
 		if err != nil {
-			n.tell("")
-			continue
+			replies[i] = reply{err: explain(w.client.cfg.Schema, err)}
 		}
-		n.tell(statuses[i])
+		n.tell(replies[i])
 	}
 }
 
 // noteCalls are the statements for notes: marks of waits that have ended go before new ones.
-func (w *workLine) noteCalls(notes []*note) (marks []*note, statuses []string, calls []statement) {
+func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, calls []statement) {
+	c := w.client
 	var proofs []statement
+	var fairs []bool
 	names, waits := map[noteVerb][]string{}, map[noteVerb][]int64{}
 	for _, n := range notes {
 		names[n.verb], waits[n.verb] = append(names[n.verb], n.name), append(waits[n.verb], n.wait)
 		switch n.verb {
 		case markNote:
-			marks = append(marks, n)
+			marks, fairs = append(marks, n), append(fairs, n.fair)
 		case proofNote:
-			proofs = append(proofs, statement{sql: proveSQL, args: []any{w.client.listener.channel, notification(n.wait, n.name)}})
+			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, notification(n.wait, n.name)}})
 		}
 	}
-	c := w.client
 	if len(names[unmarkNote]) > 0 {
 		calls = append(calls, statement{sql: c.sql.unmark, args: []any{names[unmarkNote], c.listener.id, waits[unmarkNote]}})
 	}
-	if len(names[wakeNote]) > 0 {
-		calls = append(calls, statement{sql: c.sql.wake, args: []any{names[wakeNote]}})
-	}
-	statuses = make([]string, len(marks))
+	replies = make([]reply, len(marks))
 	if len(marks) > 0 {
-		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote]}, func(rows pgx.Rows) error {
-			var ord int
-			var status string
-			if err := rows.Scan(&ord, &status); err != nil {
-				return err
-			}
-			statuses[ord-1] = status
-			return nil
-		}})
+		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs}, into(replies)})
 	}
-	return marks, statuses, append(calls, proofs...)
+	return marks, replies, append(calls, proofs...)
 }

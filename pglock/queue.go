@@ -22,7 +22,7 @@ const (
 
 // The queues of a client are who waits in this process, for each name in the order in which they came. Only the first of a
 // queue asks the database, and nobody while the process holds the lock itself: its release hands the lock to the first.
-// Nothing is sent while queues.mu is held, and work.mu may not be.
+// Nothing is sent while queues.mu is held; work.mu may be locked under it, and not the other way round.
 type queues struct {
 	client *Client
 
@@ -38,8 +38,10 @@ type queue struct {
 	reason  error  // why the first waits, as it was told last
 
 	wait   int64   // the number of the mark in the database; 0: none
+	fair   bool    // it is a place in the line, which stays until it is given up
+	placed bool    // it was made, or may have been
 	marked instant // when it was made
-	woken  bool    // a release has taken the mark, and nobody has been answered since
+	woken  int64   // the number of the mark for which a release has woken this client; 0: none since somebody was answered
 
 	streak      int     // hand-overs in a row, while another process waited
 	streakBegan instant // the first of them
@@ -93,27 +95,46 @@ func (q *queue) nudge() {
 }
 
 // turn answers what is on its way for a waiter, and asks for it where that is its part now. Without a request, the waiter is
-// to look again after the time, or when it is nudged.
+// to look again after the time, or when it is nudged; a fair one that is to see to its place in the line has no time to wait.
 func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error) {
 	qs.mu.Lock()
 	q := w.queue
 	wait = idleAfter
-	mine := w.request == nil && w == q.waiters[0] && q.holder == nil
-	if mine && !q.yield.isZero() {
+	mine := w.request == nil && w == q.waiters[0]
+	switch {
+	case !mine:
+	case w.config.fair:
+		mine, wait = false, 0
+	case q.holder != nil:
+		mine = false
+	case !q.yield.isZero():
 		if left := qs.client.clock.left(q.yield); left > 0 {
 			mine, wait = false, left
 		}
 	}
-	if mine {
-		w.request = newRequest(w.config)
-		w.request.afterWake = q.woken
-	}
 	r, failed = w.request, w.failed
+	qs.mu.Unlock()
+	if mine {
+		r = qs.ask(w)
+	}
+	return r, wait, failed
+}
+
+// ask asks the database for the first of a queue.
+func (qs *queues) ask(w *waiter) *request {
+	qs.mu.Lock()
+	r := w.request
+	mine := r == nil // and not handed over meanwhile
+	if mine {
+		r = newRequest(w.config)
+		r.afterWake = w.queue.woken != 0
+		w.request = r
+	}
 	qs.mu.Unlock()
 	if mine {
 		qs.client.work.ask(r)
 	}
-	return r, wait, failed
+	return r
 }
 
 // underway is what was handed to a waiter, or is about to be.
@@ -132,7 +153,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		w.request = nil
 	}
 	if a.status != "" && r.afterWake {
-		q.woken = false
+		q.woken = 0
 	}
 	if a.status != "granted" {
 		return
@@ -162,6 +183,10 @@ func (qs *queues) heir(name string) *request {
 	if w.request != nil && w.request.state.Load() == waiting { // it is asking by itself
 		return nil
 	}
+	if w.config.fair { // it may be another's turn
+		w.nudge()
+		return nil
+	}
 	if q.streak >= maxHandOvers || q.streak > 0 && qs.client.clock.left(q.streakBegan) <= -maxHandOverTime {
 		q.streak = 0
 		q.yield = qs.client.clock.now().add(jitter(yieldFor))
@@ -169,7 +194,7 @@ func (qs *queues) heir(name string) *request {
 		return nil
 	}
 	w.request = newRequest(w.config)
-	w.request.handed, w.request.afterWake = true, q.woken
+	w.request.handed, w.request.afterWake = true, q.woken != 0
 	w.nudge()
 	return w.request
 }
@@ -182,23 +207,23 @@ func (qs *queues) leave(w *waiter, granted bool) {
 	q.waiters = slices.DeleteFunc(q.waiters, func(x *waiter) bool { return x == w })
 	r := w.request
 	w.request = nil
-	if first {
-		q.nudge()
-	}
 	var notes []*note
 	if granted || len(q.waiters) == 0 {
 		if q.wait != 0 {
 			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
 		}
-		if q.woken && !granted {
-			notes = append(notes, &note{verb: wakeNote, name: q.name})
+		if q.woken != 0 && q.woken != q.wait && !granted { // another is to be woken instead
+			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.woken})
 		}
-		q.wait, q.woken = 0, false
+		q.wait, q.woken = 0, 0
+	}
+	qs.client.work.note(notes...) // before the next one marks its own wait
+	if first {
+		q.nudge()
 	}
 	qs.forgetEmpty(q)
 	qs.mu.Unlock()
 
-	qs.client.work.note(notes...)
 	if r != nil && !r.abandon() {
 		if a := <-r.reply; a.status == "granted" { // at the same moment
 			qs.client.work.surrender(qs.client.work.endOf(r))
@@ -262,47 +287,58 @@ func (qs *queues) reason(w *waiter) error {
 	return &HeldError{Name: l.config.name, Owner: qs.client.cfg.Owner, Token: l.token, Since: l.since, Remaining: max(remaining, time.Microsecond)}
 }
 
-// mark begins to mark the wait of a queue in the database, unless that was done lately.
-func (qs *queues) mark(w *waiter) (*note, bool) {
+// mark begins to mark the wait of a queue in the database; nil: that was done lately. A place in the line is looked at each time.
+func (qs *queues) mark(w *waiter) *note {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := w.queue
-	if q.wait != 0 && qs.client.clock.left(q.marked) > -remarkAfter {
-		return nil, false
+	if q.wait != 0 && !w.config.fair && !q.fair && qs.client.clock.left(q.marked) > -remarkAfter {
+		return nil
 	}
 	if q.wait == 0 {
 		qs.waits++
-		q.wait = qs.waits
+		q.wait, q.placed = qs.waits, false
 	}
+	q.fair = w.config.fair
 	q.marked = qs.client.clock.now()
-	return &note{verb: markNote, name: q.name, wait: q.wait, answer: make(chan string, 1)}, true
+	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, answer: make(chan reply, 1)}
 }
 
-// unmarked notes that a mark was not made; if that is not certain, it is taken back.
-func (qs *queues) unmarked(w *waiter, n *note, certain bool) {
+// marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.
+func (qs *queues) marked(w *waiter, n *note, status string) {
 	qs.mu.Lock()
-	if w.queue.wait == n.wait {
-		w.queue.wait = 0
+	defer qs.mu.Unlock()
+	q := w.queue
+	if q.wait != n.wait {
+		return
 	}
-	qs.mu.Unlock()
-	if !certain {
+	switch {
+	case status == "marked", status == "queued":
+		q.placed = true
+	case status == "retry" && (!n.fair || !q.placed):
+		q.wait = 0
+	case status == "" && n.fair:
+		q.placed = true
+	case status == "":
+		q.wait = 0
 		qs.client.work.note(&note{verb: unmarkNote, name: n.name, wait: n.wait})
 	}
 }
 
-// wake takes a notification: a release has taken this mark. One that came for a wait that has ended is passed on.
+// wake takes a notification: a release has taken this mark, or found this place first. One for a wait that has ended is passed on.
 func (qs *queues) wake(name string, wait int64) {
 	qs.mu.Lock()
+	defer qs.mu.Unlock()
 	q := qs.byName[name]
-	found := q != nil && q.wait == wait && len(q.waiters) > 0
-	if found {
-		q.wait, q.woken = 0, true
-		q.nudge()
+	if q == nil || q.wait != wait || len(q.waiters) == 0 {
+		qs.client.work.note(&note{verb: unmarkNote, name: name, wait: wait})
+		return
 	}
-	qs.mu.Unlock()
-	if !found {
-		qs.client.work.note(&note{verb: wakeNote, name: name})
+	q.woken = wait
+	if !q.fair {
+		q.wait = 0
 	}
+	q.nudge()
 }
 
 // listening tells all who ask the database that notifications come, or come no longer: then what was marked counts no more.
@@ -310,7 +346,7 @@ func (qs *queues) listening(on bool) {
 	qs.mu.Lock()
 	var notes []*note
 	for _, q := range qs.byName {
-		if q.wait != 0 && !on {
+		if q.wait != 0 && !q.fair && !on {
 			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
 			q.wait = 0
 		}
@@ -318,6 +354,6 @@ func (qs *queues) listening(on bool) {
 			q.nudge()
 		}
 	}
-	qs.mu.Unlock()
 	qs.client.work.note(notes...)
+	qs.mu.Unlock()
 }

@@ -23,9 +23,11 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
   coalesce(remaining_us, 0), ended, awaited
 FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::text[], $5::uuid[], $6::text, $7::bigint[], $8::bigint[], $9::text[], $10::bigint)`
 
-	markSQL   = `SELECT ord, status FROM pglock.mark($1::text[], $2::uuid, $3::bigint[])`
+	markSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce(remaining_us, 0)
+FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[])`
+
 	unmarkSQL = `SELECT pglock.unmark($1::text[], $2::uuid, $3::bigint[])`
-	wakeSQL   = `SELECT pglock.wake($1::text[])`
 
 	checkInSQL = `SELECT c.cap_us, c.hold_us, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
   coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity

@@ -149,7 +149,7 @@ func (w *workLine) abort(ctx context.Context) {
 		w.leave(s, context.Cause(ctx))
 	}
 	for _, n := range w.notes {
-		n.tell("")
+		n.tell(reply{err: ErrClosed})
 	}
 	w.requests, w.ends, w.notes, w.ended = nil, nil, nil, true
 }
