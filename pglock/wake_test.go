@@ -145,6 +145,28 @@ func TestAWakeUpForOneWhoGaveUpGoesToAnother(t *testing.T) {
 	}
 }
 
+// A wake-up may be on its way while its waiter gives up. When it arrives, another is woken.
+func TestAWakeUpThatComesTooLateIsPassedOn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	first, second := attentive(t, d, d.URL, pglock.Config{}), attentive(t, d, d.URL, pglock.Config{})
+	take(t, client(t, d), "a", pglock.TTL(30*time.Second), pglock.NoRenewal())
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := acquiring(ctx, first, "a")
+	d.WaitFor(t, `SELECT count(*) = 1 FROM pglock.waits`)
+	mark := pgtest.Query[[]string](t, d, `SELECT ARRAY['pglock_' || client, wait || ' a'] FROM pglock.waits`)
+	giveUp()
+	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+	d.WaitFor(t, `SELECT count(*) = 0 FROM pglock.waits`)
+	waiting := acquiring(soon(t), second, "a")
+	d.WaitFor(t, `SELECT count(*) = 1 FROM pglock.waits`)
+	d.Age(t, "a", time.Minute) // free, and nobody was woken
+
+	d.Exec(t, `SELECT pg_notify($1, $2)`, mark[0], mark[1])
+
+	granted(t, waiting)
+}
+
 // The listener's connection is cut, and no new one can be made. Waiters ask by themselves at once; when the network is back,
 // so is the listener.
 func TestPollingTakesOverWhenTheListenerIsCut(t *testing.T) {
@@ -207,11 +229,11 @@ func TestWaitingWorksBehindATransactionPooler(t *testing.T) {
 		l := take(t, holder, "a", pglock.TTL(30*time.Second))
 		waiting := acquiring(soon(t), c, "a")
 		d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_notify(%')`) // the proof was sent
+		if pglock.Listening(c) {
+			t.Error("it takes itself to hear through the pooler, and nothing has arrived")
+		}
 		release(t, l)
 		release(t, granted(t, waiting))
-		if pglock.Listening(c) {
-			t.Error("it takes itself to hear through the pooler")
-		}
 	})
 	t.Run("with a connection to listen", func(t *testing.T) {
 		t.Parallel()
