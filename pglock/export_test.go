@@ -19,6 +19,13 @@ func Queued(c *Client, name string) int {
 	return 0
 }
 
+// Refused says whether the first of a queue was told why it has to wait.
+func Refused(c *Client, name string) bool {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	return c.queues.byName[name].reason != nil
+}
+
 // ProveEvery makes the proofs that a client hears more frequent. Before it is used.
 func ProveEvery(c *Client, d time.Duration) { c.listener.proveEvery = d }
 
