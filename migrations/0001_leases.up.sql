@@ -304,8 +304,10 @@ END $$;
 
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
--- unheld: nobody was told of the grant, so that what it was to be held at least is void.
-CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL)
+-- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken. The
+-- look for who waits comes after the row was locked, see mark.
+CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
+  rouse boolean DEFAULT true)
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -325,6 +327,7 @@ BEGIN
     END IF;
     RETURN NEXT;
   END LOOP;
+  IF rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names)) THEN PERFORM pglock.wake(names); END IF;
 END $$;
 
 -- Owner only: no later token is at or below n. Bounded, so that 2^51 tokens are left.
@@ -379,6 +382,7 @@ BEGIN
       WHERE l.name = x.name AND l.slot = x.slot RETURNING l.token)
     SELECT max(g.token), count(*) INTO top, gone FROM gone g;
   IF top > pg_sequence_last_value('pglock.fencing_token') THEN PERFORM pglock.move_token(top, false); END IF;
+  DELETE FROM pglock.waits w WHERE w.until < before;     -- of processes that died
   RETURN gone;
 END $$;
 

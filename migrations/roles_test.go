@@ -14,7 +14,7 @@ import (
 
 // The verbs: what lockers may call. Those that run with the owner's rights, and no others.
 var verbs = []string{
-	"acquire", "renew", "release", "check_in", "installation",
+	"acquire", "renew", "release", "check_in", "installation", "exchange", "mark", "unmark",
 	"fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 	"fence_state",
 }
@@ -195,7 +195,8 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 		}
 		for _, th := range all {
 			_, err := conn.Exec(t.Context(), "BEGIN; "+th.sql+"; ROLLBACK")
-			refused := sqlState(err) == "42501" || sqlState(err) == "55000" // the view inspect cannot be written to by anybody
+			// Nobody can write to the view inspect (55000), or have a permanent table refer to one that is not logged (42P16).
+			refused := slices.Contains([]string{"42501", "55000", "42P16"}, sqlState(err))
 			// GRANT by somebody who may read the object, but not pass that on, is only a warning.
 			if strings.HasPrefix(th.name, "grant ") && err == nil {
 				continue

@@ -13,6 +13,12 @@ import (
 const (
 	firstPoll = 25 * time.Millisecond
 	lastPoll  = 250 * time.Millisecond
+
+	// soonOver is how often a waiter asks before it has a connection made to listen: most waits are short.
+	soonOver = 3
+
+	// seldomPoll is between two questions of a waiter that a release will wake: what is missed all the same costs no more.
+	seldomPoll = 2 * time.Second
 )
 
 // TryAcquire asks for a lock once. It blocks for one round trip when the database answers, for up to half a minute when it is
@@ -26,44 +32,94 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 		return nil, err
 	}
 	defer c.calls.Done()
+	if lc.fair {
+		return nil, fmt.Errorf("%w: Fair is for those who wait, and TryAcquire of lock %q does not", ErrInvalidOption, name)
+	}
 	return c.attempt(ctx, lc)
 }
 
-// Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. It asks again at jittered
-// intervals of about 25 ms that grow to about 250 ms, and when the holder's lease may be over. Between two questions it holds nothing in the
-// database. It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
-// cannot cure, such as a wrong password or a missing schema, is returned at once. When ctx ends, the error matches its cause
-// and the last reason for waiting: ErrHeld, say. As with TryAcquire, an error leaves no lease behind.
+// Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. Calls of one client that want
+// one name are served in the order in which they came: only the first asks the database, and while a lease of the client is in
+// the way not even that one, since its release hands the lock over, in the same round trip and commit. (While another process
+// waits too, that goes on for 16 hand-overs or 50 ms, and then the other has its turn. TryAcquire does not queue.) A call whose
+// ctx ends changes nothing for those behind it.
+//
+// A release by another process wakes the one that has waited longest: the client listens for that on one connection, made when
+// a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
+// holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
+// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms. Between two questions
+// it holds nothing in the database.
+//
+// It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
+// cannot cure, such as a wrong password or a missing schema, is returned at once, to all calls that wait for the name. When ctx
+// ends, the error matches its cause and the last reason for waiting: ErrHeld, say. A call that waits behind others learns only
+// in its turn that its TTL is above the cap. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	lc, err := c.begin(ctx, name, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.calls.Done()
-	var reason error
-	for tries := 0; ; tries++ {
-		l, err := c.attempt(ctx, lc)
-		if err == nil {
-			return l, nil
+	if ctx.Err() != nil {
+		return nil, waited(ctx, name, nil)
+	}
+	w := c.queues.enter(lc)
+	l, err := c.wait(ctx, w)
+	c.queues.leave(w, err == nil)
+	return l, err
+}
+
+// wait is the life of a waiter: it asks when that is its part, and else sleeps until it is.
+func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
+	timer := time.NewTimer(idleAfter)
+	defer timer.Stop()
+	for tries := 0; ; {
+		r, rest, failed := c.queues.turn(w)
+		if failed != nil {
+			return nil, failed
 		}
-		if ctx.Err() != nil {
-			if !errors.Is(err, context.Cause(ctx)) {
-				reason = err
+		if r == nil && rest == 0 {
+			if r, rest, failed = c.line(ctx, w, tries); ctx.Err() == nil && hopeless(failed) {
+				return nil, failed
 			}
-			return nil, waited(ctx, name, reason)
+			tries++
 		}
-		if hopeless(err) {
-			return nil, err
+		if r != nil {
+			l, err := c.answered(ctx, w, r)
+			if err == nil {
+				return l, nil
+			}
+			if ctx.Err() == nil && hopeless(err) {
+				return nil, err
+			}
+			rest = c.rest(ctx, w, tries, err)
+			tries++
 		}
-		reason = err
+		timer.Reset(rest)
 		select {
-		case <-time.After(pause(tries, err)):
+		case <-w.again:
+		case <-timer.C:
 		case <-ctx.Done():
-			return nil, waited(ctx, name, reason)
+			if r := c.queues.underway(w); r != nil { // it may be answered
+				if l, err := c.answered(ctx, w, r); err == nil {
+					return l, nil
+				}
+			}
+			return nil, waited(ctx, w.config.name, c.queues.reason(w))
 		case <-c.closing.Done():
 			return nil, ErrClosed
 		}
 	}
+}
+
+// answered waits for the answer to what is on its way for a waiter.
+func (c *Client) answered(ctx context.Context, w *waiter, r *request) (*Lease, error) {
+	a, l, err := c.await(ctx, r)
+	if err != nil && !errors.Is(err, errAbandoned) {
+		c.queues.refused(w, err)
+	}
+	c.queues.told(w, r, a)
+	return l, err
 }
 
 // begin checks what a call was given, and enters it.
@@ -85,24 +141,39 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 	}
 	r := newRequest(lc)
 	c.work.ask(r)
-	var a reply
+	_, l, err := c.await(ctx, r)
+	if errors.Is(err, errAbandoned) && c.closing.Err() != nil {
+		return nil, ErrClosed
+	}
+	if errors.Is(err, errAbandoned) {
+		return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
+	}
+	return l, err
+}
+
+// errAbandoned: the caller's ctx ended, or the client is closing, before there was an answer.
+var errAbandoned = errors.New("abandoned")
+
+// await waits for the answer to a request, and turns it into a lease or an error.
+func (c *Client) await(ctx context.Context, r *request) (a reply, l *Lease, err error) {
 	select {
 	case a = <-r.reply:
 	case <-ctx.Done():
 		if r.abandon() {
-			return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
+			return a, nil, errAbandoned
 		}
 		a = <-r.reply // it came at the same moment
 	case <-c.closing.Done():
 		if r.abandon() {
-			return nil, ErrClosed
+			return a, nil, errAbandoned
 		}
 		a = <-r.reply
 	}
 	if a.status == "granted" {
-		return newLease(ctx, c, r, a)
+		l, err = newLease(ctx, c, r, a)
+		return a, l, err
 	}
-	return nil, c.refusal(lc, a)
+	return a, nil, c.refusal(r.leaseConfig, a)
 }
 
 func (c *Client) refusal(lc leaseConfig, a reply) error {
@@ -141,6 +212,68 @@ func pause(tries int, err error) time.Duration {
 		return min(back.Remaining, time.Second) + jitter(10*time.Millisecond) // somebody may end it earlier
 	}
 	return d
+}
+
+// rest is how long a waiter may sleep after a refusal. Where a release will wake it, that is long.
+func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time.Duration {
+	d := pause(tries, err)
+	var held *HeldError
+	if !errors.As(err, &held) {
+		return d
+	}
+	if w.config.fair { // the next is to see its place
+		return pause(min(tries, 2), &HeldError{})
+	}
+	if held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
+		return d
+	}
+	switch c.mark(ctx, w).status {
+	case "marked":
+		return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
+	case "retry":
+		return pause(tries, &HeldError{}) // it is changing hands
+	}
+	return d
+}
+
+// line takes a place in the line, for a fair waiter, or looks at it. A request comes back if it is this one's turn.
+func (c *Client) line(ctx context.Context, w *waiter, tries int) (r *request, rest time.Duration, err error) {
+	hears := c.listener.hears(true)
+	a := c.mark(ctx, w)
+	switch a.status {
+	case "retry":
+		return c.queues.ask(w), 0, nil
+	case "marked", "queued":
+		held := &HeldError{Name: w.config.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
+		c.queues.refused(w, held)
+		rest = jitter(min(firstPoll<<min(tries, 10), lastPoll))
+		if hears {
+			rest = jitter(c.seldom)
+		}
+		return nil, min(rest, a.remaining+jitter(5*time.Millisecond)), nil
+	}
+	if a.err == nil { // ctx has ended, or the client is closing
+		return nil, idleAfter, nil
+	}
+	err = c.refusal(w.config, a)
+	c.queues.refused(w, err)
+	return nil, pause(tries, err), err
+}
+
+// mark lets the next release by another process wake this one. It blocks for a round trip at most.
+func (c *Client) mark(ctx context.Context, w *waiter) (a reply) {
+	n := c.queues.mark(w)
+	if n == nil {
+		return reply{status: "marked"}
+	}
+	c.work.note(n)
+	select {
+	case a = <-n.answer:
+	case <-ctx.Done():
+	case <-c.closing.Done():
+	}
+	c.queues.marked(w, n, a.status)
+	return a
 }
 
 // jitter is between half of d and one and a half of it, so that waiters do not march in step.

@@ -11,6 +11,7 @@ import (
 type batch struct {
 	requests []*request
 	ends     []*surrender
+	notes    []*note // not part of it: they follow in a transaction of their own
 }
 
 func (b batch) size() int { return len(b.requests) + len(b.ends) }
@@ -34,12 +35,14 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 	}
 	replies := make([]reply, len(b.requests))
 	outcomes := make([]string, len(b.ends))
-	var calls []statement
-	if len(b.ends) > 0 {
-		calls = append(calls, w.releaseCall(*b, outcomes))
-	}
-	if len(b.requests) > 0 {
-		calls = append(calls, w.acquireCall(*b, replies))
+	var call statement
+	switch {
+	case len(b.requests) == 0:
+		call = w.releaseCall(*b, outcomes)
+	case len(b.ends) == 0:
+		call = w.acquireCall(*b, replies)
+	default:
+		call = w.exchangeCall(*b, outcomes, replies)
 	}
 	sent := w.client.clock.now()
 	for _, r := range b.requests {
@@ -47,7 +50,7 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 			r.firstSent = sent
 		}
 	}
-	if err := w.session.run(ctx, calls...); err != nil {
+	if err := w.session.run(ctx, call); err != nil {
 		return err
 	}
 	w.failing = false
@@ -62,6 +65,25 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 }
 
 func (w *workLine) acquireCall(b batch, replies []reply) statement {
+	return statement{w.client.sql.acquire, w.requestArgs(b), into(replies)}
+}
+
+// into reads the answers of acquire, and of what answers like it.
+func into(replies []reply) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var ord int
+		var since, remaining int64
+		var a reply
+		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining); err != nil {
+			return err
+		}
+		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
+		replies[ord-1] = a
+		return nil
+	}
+}
+
+func (w *workLine) requestArgs(b batch) []any {
 	n := len(b.requests)
 	names, ids, ttls := make([]string, n), make([]acquisition, n), make([]int64, n)
 	holds, metas := make([]int64, n), make([]*string, n)
@@ -77,29 +99,14 @@ func (w *workLine) acquireCall(b batch, replies []reply) statement {
 	if !anyMeta {
 		metas = nil
 	}
-	c := w.client
-	return statement{c.sql.acquire, []any{names, ids, c.cfg.Owner, ttls, holds, metas, c.seen.Load()}, func(rows pgx.Rows) error {
-		var ord int
-		var since, remaining int64
-		var a reply
-		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining); err != nil {
-			return err
-		}
-		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
-		replies[ord-1] = a
-		return nil
-	}}
+	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load()}
 }
 
 func (w *workLine) releaseCall(b batch, outcomes []string) statement {
-	n := len(b.ends)
-	names, ids, unheld := make([]string, n), make([]acquisition, n), make([]bool, n)
-	for i, s := range b.ends {
-		names[i], ids[i], unheld[i] = s.name, s.id, s.unheld
-	}
+	names, ids, unheld := endArgs(b)
 	// Losing a release in a crash costs others the rest of a TTL, and a flush for each costs everybody: it need not be durable
 	// when it travels alone.
-	deferred := len(b.requests) == 0
+	const deferred = true
 	return statement{w.client.sql.release, []any{names, ids, deferred, unheld}, func(rows pgx.Rows) error {
 		var ord int
 		var status string
@@ -107,6 +114,34 @@ func (w *workLine) releaseCall(b batch, outcomes []string) statement {
 			return err
 		}
 		outcomes[ord-1] = status
+		return nil
+	}}
+}
+
+func endArgs(b batch) (names []string, ids []acquisition, unheld []bool) {
+	for _, s := range b.ends {
+		names, ids, unheld = append(names, s.name), append(ids, s.id), append(unheld, s.unheld)
+	}
+	return names, ids, unheld
+}
+
+func (w *workLine) exchangeCall(b batch, outcomes []string, replies []reply) statement {
+	names, ids, unheld := endArgs(b)
+	args := append([]any{names, ids, unheld}, w.requestArgs(b)...)
+	return statement{w.client.sql.exchange, args, func(rows pgx.Rows) error {
+		var ord int
+		var since, remaining int64
+		var a reply
+		var ended bool
+		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining, &ended, &a.awaited); err != nil {
+			return err
+		}
+		if ended {
+			outcomes[ord-1] = a.status
+			return nil
+		}
+		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
+		replies[ord-1] = a
 		return nil
 	}}
 }

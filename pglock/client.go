@@ -16,20 +16,23 @@ import (
 const lateClose = time.Second
 
 // A Client acquires locks and keeps the leases that it was granted. One for a process is enough: callers share its round trips
-// and commits. It has up to two connections for its own, outside any pool, opened when needed and closed after a minute
-// without use: one acquires and releases, one only renews; Inspect, List and Prune use up to two more while they run. Safe for
+// and commits. It has up to three connections for its own, outside any pool, opened when needed and closed after a minute
+// without use: one acquires and releases, one only renews, one listens while somebody waits; Inspect, List and Prune use up to two more while they run. Safe for
 // concurrent use.
 type Client struct {
 	cfg    Config
 	log    *slog.Logger
 	clock  *clock
-	sql    struct{ acquire, renew, release string }
+	sql    struct{ acquire, renew, release, exchange, mark, unmark string }
 	dialer *dialer
 	reads  *pgxpool.Pool // for Inspect, List and Prune; connects when used
 	seen   atomic.Int64  // the latest token that this client ever got
 
-	keeper *keeper
-	work   *workLine
+	keeper   *keeper
+	work     *workLine
+	queues   *queues
+	listener *listener
+	seldom   time.Duration // seldomPoll, but for tests
 
 	closing    context.Context // ended when Close begins
 	beginClose context.CancelFunc
@@ -40,7 +43,7 @@ type Client struct {
 	calls      sync.WaitGroup // acquiring calls under way; none begins after closing
 	endAll     context.CancelFunc
 	endKeep    context.CancelFunc
-	routines   sync.WaitGroup // run of keeper and work
+	routines   sync.WaitGroup // run of keeper, work and listener
 }
 
 // New makes a client that connects as pool does, with its connection settings and its BeforeConnect and AfterConnect hooks,
@@ -68,6 +71,12 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	lc := pc
+	if cfg.ListenURL != "" {
+		if lc, err = pgxpool.ParseConfig(cfg.ListenURL); err != nil {
+			return nil, fmt.Errorf("%w: Config.ListenURL: %w", ErrInvalidOption, err)
+		}
+	}
 	life, endAll := context.WithCancel(context.Background())
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, clock: newClock(),
@@ -80,12 +89,21 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 		endAll()
 		return nil, err
 	}
-	c.keeper, c.work = newKeeper(c), newWorkLine(c)
+	c.sql.exchange, c.sql.mark, c.sql.unmark = c.in(exchangeSQL), c.in(markSQL), c.in(unmarkSQL)
+	c.newLines(lc)
 	keep, endKeep := context.WithCancel(life)
 	c.endKeep = endKeep
 	c.routines.Go(func() { c.keeper.run(keep) })
 	c.routines.Go(func() { c.work.run(life) })
+	c.routines.Go(func() { c.listener.run(keep) })
 	return c, nil
+}
+
+// newLines makes what the client's goroutines run. The listener connects with a configuration of its own.
+func (c *Client) newLines(listen *pgxpool.Config) {
+	c.seldom = seldomPoll
+	c.keeper, c.work, c.queues = newKeeper(c), newWorkLine(c), newQueues(c)
+	c.listener = newListener(c, &dialer{config: listen, life: c.dialer.life})
 }
 
 // newReads makes a small pool for what is read now and then. It is not the caller's, so it is there for a client that was

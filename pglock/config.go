@@ -46,6 +46,11 @@ type Config struct {
 	// to make another: with a TTL of about a second or less, or one in which a connection takes a quarter of the TTL.)
 	RenewEvery time.Duration
 
+	// ListenURL is a connection string, as Open takes it, for the one connection on which a client listens for releases while
+	// it waits. It is for services behind a pooler, through which no notification comes: let it lead to the database itself.
+	// Default: as the other connections. A client whose notifications do not arrive notices, and asks more often instead.
+	ListenURL string
+
 	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent.
 	Logger *slog.Logger
 }

@@ -26,9 +26,10 @@ const (
 
 // A dialer makes connections as the pool of the caller makes them, but outside that pool: a busy pool must not cost a lease.
 type dialer struct {
-	config *pgxpool.Config
-	life   context.Context // its end closes every connection, cancel requests that pgx has in the background included
-	pooled atomic.Bool     // a transaction pooler is in between: no session of ours, no prepared statements
+	config  *pgxpool.Config
+	life    context.Context // its end closes every connection, cancel requests that pgx has in the background included
+	pooled  atomic.Bool     // a transaction pooler is in between: no session of ours, no prepared statements
+	listens bool            // its user waits for notifications
 }
 
 // dial connects, and sets the session up by parameters of the connection itself, which cost no round trip. A transaction
@@ -78,6 +79,9 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 		}
 	}
 	cc.DialFunc = d.bound(cc.DialFunc)
+	if d.listens {
+		cc.OnNotification = nil // pgx's own, which WaitForNotification needs, and not the caller's
+	}
 	before := cc.OnNotice
 	cc.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
 		onNotice(n)

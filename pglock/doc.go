@@ -47,6 +47,13 @@
 //	   ▼                 ├── Release ─▶ released (ErrReleased)
 //	 no lease            └── Close ───▶ closed (ErrClosed)
 //
+// # Waiting
+//
+// Acquire and Do wait. The goroutines of one client queue up for a name, first come first served, and a release hands the lock to
+// the next of them with the same commit. Between processes there is no order unless all of them say [Fair]: a release wakes the one that has
+// waited longest, and whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
+// grow with the number of those who wait: see [Client.Acquire].
+//
 // # When things fail
 //
 //	a process that stalls         its lease lapses; its context ends as soon as it runs again; the fence refuses its writes
@@ -55,6 +62,8 @@
 //	a busy pool                   nothing: the client has connections of its own
 //	a restart, failover, restore  leases that survived go on; new grants are held back until every one that may have been lost
 //	                              has run out (30 s unless migrations.Up was told otherwise)
-//	PgBouncer, transaction mode   works; found out by itself
+//	PgBouncer, transaction mode   works; found out by itself. Waiters poll, unless Config.ListenURL leads around it
+//	a waiter that dies            the release that would have woken it wakes nobody: the others ask by themselves within 3 s
+//	a listener that hears nothing waiters poll until it hears again
 //	a stepped wall clock here     can end a lease too early, never too late
 package pglock

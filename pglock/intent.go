@@ -27,6 +27,8 @@ type request struct {
 	firstSent instant // before the first sending; zero: never sent
 	reply     chan reply
 	unsure    bool         // an earlier sending may have committed
+	handed    bool         // it travels with the release of the lock
+	afterWake bool         // a release had woken this client for it
 	state     atomic.Int32 // waiting, then answered or abandoned
 }
 
@@ -44,6 +46,7 @@ type reply struct {
 	since     time.Time
 	remaining time.Duration
 	sent      instant // before the sending that was answered
+	awaited   bool    // another process waits for what was granted by a hand-over
 	err       error
 }
 

@@ -43,7 +43,7 @@ func hold(t *testing.T, db fakeDatabase, ttl time.Duration, n int) (*Client, []*
 		t.Fatal(err)
 	}
 	c.log = c.cfg.Logger
-	c.keeper, c.work = newKeeper(c), newWorkLine(c)
+	c.newLines(pc)
 	c.keeper.ask = func(ctx context.Context, due []*Lease) (instant, []answer, error) {
 		sent := c.clock.now()
 		answers, err := db(ctx, due)

@@ -19,6 +19,7 @@ type Lease struct {
 	config leaseConfig
 	id     acquisition
 	token  fence.Token
+	since  time.Time // by the database's clock
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -34,7 +35,7 @@ type Lease struct {
 
 // newLease makes the handle of a grant and puts it under the client's care.
 func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, error) {
-	l := &Lease{client: c, config: r.leaseConfig, id: r.id, token: a.token, trust: r.trust(a.sent, a.remaining)}
+	l := &Lease{client: c, config: r.leaseConfig, id: r.id, token: a.token, since: a.since, trust: r.trust(a.sent, a.remaining)}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	left := c.clock.left(l.trust)
 	if left <= 0 {
@@ -47,6 +48,10 @@ func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, erro
 	l.lapse = time.AfterFunc(left, l.alarm)
 	l.mu.Unlock()
 	c.keeper.add(l)
+	c.queues.hold(l)
+	if l.ended() { // before it was there to be let go
+		c.queues.letGo(l, l.Err())
+	}
 	return l, nil
 }
 
@@ -230,6 +235,7 @@ func (l *Lease) end(why error) (before error) {
 	}
 	l.mu.Unlock()
 	l.client.keeper.remove(l)
+	l.client.queues.letGo(l, why)
 	l.cancel(why)
 	for _, w := range waiters {
 		w <- why

@@ -18,6 +18,17 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[])`
 
+	// A batch with both kinds is one statement: it hands a lock over within the process.
+	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce(remaining_us, 0), ended, awaited
+FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::text[], $5::uuid[], $6::text, $7::bigint[], $8::bigint[], $9::text[], $10::bigint)`
+
+	markSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce(remaining_us, 0)
+FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[])`
+
+	unmarkSQL = `SELECT pglock.unmark($1::text[], $2::uuid, $3::bigint[])`
+
 	checkInSQL = `SELECT c.cap_us, c.hold_us, c.reason, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
   coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity
     WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()), 0) FROM pglock.check_in($1::bigint) c`
@@ -44,6 +55,9 @@ const endBackendSQL = `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg
 const behindSQL = `SELECT coalesce(nullif(application_name, ''), pid::text) FROM pg_catalog.pg_stat_replication
   WHERE state IS NOT NULL AND state OPERATOR(pg_catalog.<>) 'backup' AND (replay_lsn OPERATOR(pg_catalog.>=) $1::text::pg_catalog.pg_lsn) IS NOT TRUE
 UNION ALL SELECT '' FROM pg_catalog.pg_stat_replication WHERE state IS NULL ORDER BY 1`
+
+// What shows a client that its listener hears. It need not wait for the disk.
+const proveSQL = `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1::text, $2::text)`
 
 // Where the session is not ours, as behind a pooler, each transaction says what it needs.
 var (

@@ -70,10 +70,21 @@ func (s *stress) enough(t *testing.T) error {
 	if s.cuts < stressLeastCuts {
 		err = errors.Join(err, fmt.Errorf("%d cuts, want %d", s.cuts, stressLeastCuts))
 	}
-	if s.stalls == 0 || s.kills == 0 {
-		err = errors.Join(err, fmt.Errorf("%d stalls and %d backends killed, want some of each", s.stalls, s.kills))
+	if n := s.handOvers(t); s.stalls == 0 || s.kills == 0 || n == 0 {
+		err = errors.Join(err, fmt.Errorf("%d stalls, %d backends killed and %d hand-overs, want some of each", s.stalls, s.kills, n))
 	}
 	return err
+}
+
+// handOvers counts the grants that came in one transaction with the release before them.
+func (s *stress) handOvers(t *testing.T) (n int) {
+	t.Helper()
+	err := s.admin.QueryRow(context.WithoutCancel(t.Context()), `SELECT count(*) FROM pglock.lease_history a JOIN pglock.lease_history b
+		USING (name) WHERE a.xmin = b.xmin AND a.expires_at = 'epoch' AND a.serial < b.serial AND a.token < b.token`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // check judges the whole run. A run that broke a guarantee leaves its history in a file.
@@ -88,8 +99,8 @@ func (s *stress) check(t *testing.T) {
 	})
 	all := len(report.Violations)
 	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return s.pauses.explain(h, v) || overtaken(h, v) })
-	t.Logf("%+v; %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d deletions; %d violations explained",
-		report.Stats, s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
+	t.Logf("%+v; %d hand-overs, %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d deletions; %d violations explained",
+		report.Stats, s.handOvers(t), s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
 	if err := report.Err(); err != nil {
 		t.Errorf("PGLOCK_SEED=%d: %v\nthe history is in %s", s.seed, err, keep(t, h, s.seed))
 	}

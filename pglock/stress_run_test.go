@@ -18,7 +18,8 @@ import (
 
 const (
 	stressHosts          = 16 // each with a network of its own, so that one is cut off while another takes over
-	stressClientsPerHost = 2
+	stressClientsPerHost = 1
+	stressGoroutines     = 2                      // of each client
 	stressStall          = 500 * time.Millisecond // the longest
 	stressExtra          = 90 * time.Second       // how much longer a slow machine may take to see enough
 )
@@ -29,7 +30,7 @@ var stressNames = []string{"one", "two", "three", "four"}
 // A run in which little happened shows nothing.
 var (
 	stressLeast     = history.Stats{Grants: 500, Takeovers: 50, Told: 300, Renewals: 1, WritesAccepted: 100}
-	stressLeastCuts = 20 // and a stall and a kill at the least
+	stressLeastCuts = 20 // and a stall, a kill and a hand-over within a process at the least
 )
 
 // Many clients want few locks with short TTLs, write under them, and stall past them, while connections are cut and held up,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,12 +67,21 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 		return
 	}
 	w.client = c
-	for range 1 + w.rand.IntN(200) {
-		if ctx.Err() != nil {
-			break
-		}
-		w.turn(ctx, owner)
+	turns := 1 + w.rand.IntN(200)
+	var all sync.WaitGroup
+	for range stressGoroutines { // of one process: locks are handed over between them
+		one := *w
+		one.rand = rand.New(rand.NewPCG(w.rand.Uint64(), 0))
+		all.Go(func() {
+			for range turns {
+				if ctx.Err() != nil {
+					break
+				}
+				one.turn(ctx, owner)
+			}
+		})
 	}
+	all.Wait()
 	if w.rand.IntN(4) == 0 {
 		if _, holding := w.acquire(ctx, owner); holding != nil {
 			holding.Released() // before Close ends it, and another is granted it

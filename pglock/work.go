@@ -16,7 +16,7 @@ const (
 )
 
 // The work line carries what acquires and releases. One goroutine, run, talks on its connection; what is asked meanwhile
-// gathers and shares the next round trip and commit.
+// gathers and shares the next round trip and commit. What is said about waiting, the notes, follows in a transaction of its own.
 type workLine struct {
 	client  *Client
 	session session
@@ -25,6 +25,7 @@ type workLine struct {
 	mu       sync.Mutex
 	requests []*request
 	ends     []*surrender
+	notes    []*note
 	draining bool
 	ended    bool          // run has returned, or is about to
 	wake     chan struct{} // has room for one
@@ -83,8 +84,11 @@ func (w *workLine) run(ctx context.Context) {
 		if over {
 			return
 		}
-		if b.size() > 0 {
-			w.settle(ctx, b)
+		if b.size() > 0 || len(b.notes) > 0 {
+			w.settle(ctx, w.withHeirs(b))
+			if len(b.notes) > 0 {
+				w.sendNotes(ctx, b.notes)
+			}
 			continue
 		}
 		timer.Reset(wait)
@@ -119,8 +123,19 @@ func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 		wait = min(wait, left)
 	}
 	w.ends = later
-	w.ended = w.draining && b.size() == 0 && len(later) == 0
+	b.notes, w.notes = w.notes, nil
+	w.ended = w.draining && b.size() == 0 && len(b.notes) == 0 && len(later) == 0
 	return b, wait, w.ended
+}
+
+// withHeirs adds requests of those who wait in this process for what is about to be released: they have it in the same commit.
+func (w *workLine) withHeirs(b batch) batch {
+	for _, s := range b.ends {
+		if r := w.client.queues.heir(s.name); r != nil {
+			b.requests = append(b.requests, r)
+		}
+	}
+	return b
 }
 
 // abort answers everything that is left when the client cannot wait any longer.
@@ -133,7 +148,10 @@ func (w *workLine) abort(ctx context.Context) {
 	for _, s := range w.ends {
 		w.leave(s, context.Cause(ctx))
 	}
-	w.requests, w.ends, w.ended = nil, nil, true
+	for _, n := range w.notes {
+		n.tell(reply{err: ErrClosed})
+	}
+	w.requests, w.ends, w.notes, w.ended = nil, nil, nil, true
 }
 
 // later queues an end again. It is given up when the lease is over by itself, and when the line is draining and there is an

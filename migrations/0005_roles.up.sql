@@ -14,7 +14,7 @@ CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.exchange, pglock.mark, pglock.unmark, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
     pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.fence_state, pglock.installation,
     pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
@@ -57,8 +57,8 @@ END $$;
 DO $$
 DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
-    'pglock.inspect', 'pglock.fences']::regclass[];
-  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
+    'pglock.inspect', 'pglock.fences', 'pglock.waits']::regclass[];
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',

@@ -1,0 +1,2 @@
+DROP FUNCTION pglock.exchange, pglock.unmark, pglock.mark, pglock.wake;
+DROP TABLE pglock.waits;

@@ -1,0 +1,33 @@
+package pglock
+
+import "time"
+
+// Listening says whether a notification of the client to itself has arrived.
+func Listening(c *Client) bool {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	return c.listener.heard
+}
+
+// Queued is how many calls of Acquire are under way for a name.
+func Queued(c *Client, name string) int {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	if q := c.queues.byName[name]; q != nil {
+		return len(q.waiters)
+	}
+	return 0
+}
+
+// Refused says whether the first of a queue was told why it has to wait.
+func Refused(c *Client, name string) bool {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	return c.queues.byName[name].reason != nil
+}
+
+// ProveEvery makes the proofs that a client hears more frequent. Before it is used.
+func ProveEvery(c *Client, d time.Duration) { c.listener.proveEvery = d }
+
+// OnlyWhenWoken lets a client that hears notifications not ask by itself. Before it is used.
+func OnlyWhenWoken(c *Client) { c.seldom = time.Hour }

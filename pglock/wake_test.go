@@ -1,0 +1,296 @@
+package pglock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtemp"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+func listening(t testing.TB, c *pglock.Client) {
+	t.Helper()
+	eventually(t, "the client hears", func() bool { return pglock.Listening(c) })
+}
+
+func deaf(t testing.TB, c *pglock.Client) {
+	t.Helper()
+	eventually(t, "the client notices that it hears nothing", func() bool { return !pglock.Listening(c) })
+}
+
+// attentive is a client that hears, because it has waited. Where it hears, it asks only when it is woken.
+func attentive(t testing.TB, d *pgtest.Database, url string, cfg pglock.Config) *pglock.Client {
+	t.Helper()
+	c := open(t, url, cfg)
+	pglock.OnlyWhenWoken(c)
+	l := take(t, client(t, d), "warm-up")
+	waiting := acquiring(soon(t), c, "warm-up")
+	listening(t, c)
+	release(t, l)
+	release(t, granted(t, waiting))
+	return c
+}
+
+// With polling turned off, one wake-up that is lost is a waiter that sleeps until the holder's lease would be over. The release
+// comes at any moment of the other's asking, marking and falling asleep. 10,000 rounds under PGLOCK_LONG=1.
+func TestNoWakeUpIsLost(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	clients := [2]*pglock.Client{}
+	for i := range clients {
+		clients[i] = attentive(t, d, d.URL, pglock.Config{TTL: 30 * time.Second})
+	}
+	l := take(t, clients[0], "a")
+	for i := range pgtest.Rounds(300, 10_000) {
+		waiting := acquiring(soon(t), clients[(i+1)%2], "a")
+		time.Sleep(time.Duration(rand.Int64N(int64(4 * time.Millisecond)))) // no wait for anything: the moment is left to chance
+		release(t, l)
+		got := happens(t, "the wake-up", waiting)
+		if got.err != nil {
+			t.Fatalf("round %d: %v", i, got.err)
+		}
+		l = got.lease
+	}
+	release(t, l)
+}
+
+// A thousand goroutines of one process wait for what another process holds. It costs two connections and hardly more than one
+// statement for each that is served.
+func TestAThousandWaitersInOneProcessCostOneStatementEach(t *testing.T) {
+	const waiters = 1000
+	d := pgtest.DB(t)
+	p := pgtest.NewProxy(t, d)
+	c := open(t, p.URL(), pglock.Config{})
+	first := take(t, client(t, d), "a")
+	answers := make(chan error, waiters)
+	for range waiters {
+		go func() {
+			answers <- c.Do(t.Context(), "a", func(context.Context, *pglock.Lease) error { return nil })
+		}()
+	}
+	queued(t, c, "a", waiters)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+	if n := p.Conns(); n > 2 {
+		t.Errorf("%d connections while they wait, want 2 at most", n)
+	}
+	before, began := p.Counts(), time.Now()
+	release(t, first)
+	for range waiters {
+		wantErr(t, "Do", happens(t, "its turn", answers), nil)
+	}
+	n := p.Counts().Since(before).RoundTrips()
+	t.Logf("%d waiters were served in %v, with %d statements", waiters, time.Since(began).Round(time.Millisecond), n)
+	if n > waiters*12/10 {
+		t.Errorf("%d statements for %d grants, want at most 1.2 each", n, waiters)
+	}
+}
+
+// Hundreds of names are waited for over the same two connections, and nothing in the database stands still for them.
+func TestWaitersKeepNeitherVacuumNorAnIndexFromFinishing(t *testing.T) {
+	t.Parallel()
+	const names = 100
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE items AS SELECT n FROM generate_series(1, 1000) n`)
+	holder := client(t, d)
+	p := pgtest.NewProxy(t, d)
+	c := open(t, p.URL(), pglock.Config{})
+	ctx, enough := context.WithCancel(t.Context())
+	var answers []<-chan acquired
+	for i := range names {
+		take(t, holder, fmt.Sprint("lock ", i))
+		answers = append(answers, acquiring(ctx, c, fmt.Sprint("lock ", i)))
+	}
+	d.WaitFor(t, `SELECT count(*) = $1 FROM pglock.waits`, names)
+
+	d.Exec(t, `CREATE INDEX CONCURRENTLY ON items (n)`)
+	d.Exec(t, `DELETE FROM items`)
+	d.Exec(t, `VACUUM items`)
+
+	if n := pgtest.Query[int64](t, d, `SELECT pg_relation_size('items')`); n != 0 {
+		t.Errorf("VACUUM left %d bytes of deleted rows", n)
+	}
+	if n := p.Conns(); n > 2 {
+		t.Errorf("%d connections, want 2 at most", n)
+	}
+	enough()
+	for _, a := range answers {
+		wantErr(t, "Acquire", happens(t, "it ends with its ctx", a).err, pglock.ErrHeld)
+	}
+}
+
+// What a wake-up was for has given up: another process is woken instead.
+func TestAWakeUpForOneWhoGaveUpGoesToAnother(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	holder := client(t, d)
+	first, second := attentive(t, d, d.URL, pglock.Config{}), attentive(t, d, d.URL, pglock.Config{})
+	for range pgtest.Rounds(20, 500) {
+		l := take(t, holder, "a", pglock.TTL(30*time.Second))
+		ctx, giveUp := context.WithCancel(t.Context())
+		gone := acquiring(ctx, first, "a")
+		d.WaitFor(t, `SELECT count(*) = 1 FROM pglock.waits`)
+		waiting := acquiring(soon(t), second, "a")
+		d.WaitFor(t, `SELECT count(*) = 2 FROM pglock.waits`)
+		time.AfterFunc(time.Duration(rand.Int64N(int64(4*time.Millisecond))), giveUp)
+		release(t, l)
+		if got := happens(t, "the first comes back", gone); got.err == nil {
+			release(t, got.lease)
+		}
+		release(t, granted(t, waiting))
+		d.WaitFor(t, `SELECT count(*) = 0 FROM pglock.waits`)
+	}
+}
+
+// A wake-up may be on its way while its waiter gives up. When it arrives, another is woken.
+func TestAWakeUpThatComesTooLateIsPassedOn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	first, second := attentive(t, d, d.URL, pglock.Config{}), attentive(t, d, d.URL, pglock.Config{})
+	take(t, client(t, d), "a", pglock.TTL(30*time.Second), pglock.NoRenewal())
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := acquiring(ctx, first, "a")
+	d.WaitFor(t, `SELECT count(*) = 1 FROM pglock.waits`)
+	mark := pgtest.Query[[]string](t, d, `SELECT ARRAY['pglock_' || client, wait || ' a'] FROM pglock.waits`)
+	giveUp()
+	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+	d.WaitFor(t, `SELECT count(*) = 0 FROM pglock.waits`)
+	waiting := acquiring(soon(t), second, "a")
+	d.WaitFor(t, `SELECT count(*) = 1 FROM pglock.waits`)
+	d.Age(t, "a", time.Minute) // free, and nobody was woken
+
+	d.Exec(t, `SELECT pg_notify($1, $2)`, mark[0], mark[1])
+
+	granted(t, waiting)
+}
+
+// The listener's connection is cut, and no new one can be made. Waiters ask by themselves at once; when the network is back,
+// so is the listener.
+func TestPollingTakesOverWhenTheListenerIsCut(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	p := pgtest.NewProxy(t, d)
+	c := attentive(t, d, d.URL, pglock.Config{ListenURL: p.URL()})
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	waiting := acquiring(soon(t), c, "a")
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+
+	p.Refuse(true)
+	p.Cut()
+	deaf(t, c)
+	release(t, l)
+
+	l = granted(t, waiting)
+	if pglock.Listening(c) {
+		t.Error("it hears over a connection that was cut")
+	}
+	release(t, l)
+	l = take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	waiting = acquiring(slow(t), c, "a")
+	p.Refuse(false)
+	listening(t, c)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+	release(t, l)
+	granted(t, waiting)
+}
+
+// A connection that goes silent is noticed when the proof that it hears is due again.
+func TestASilentListenerIsFoundOut(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	p := pgtest.NewProxy(t, d)
+	c := open(t, d.URL, pglock.Config{ListenURL: p.URL()})
+	pglock.ProveEvery(c, 100*time.Millisecond)
+	pglock.OnlyWhenWoken(c)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	waiting := acquiring(slow(t), c, "a")
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+	p.Stall(pgtest.ToClient)
+	defer p.Resume()
+
+	release(t, l) // the wake-up never arrives
+
+	deaf(t, c)
+	release(t, granted(t, waiting))
+}
+
+func TestWaitingWorksBehindATransactionPooler(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	url := pooler(t, d)
+	holder := client(t, d)
+	t.Run("polling", func(t *testing.T) {
+		t.Parallel()
+		c := open(t, url, pglock.Config{})
+		pglock.OnlyWhenWoken(c)
+		l := take(t, holder, "a", pglock.TTL(30*time.Second))
+		waiting := acquiring(soon(t), c, "a")
+		d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%pg_notify(%')`) // the proof was sent
+		if pglock.Listening(c) {
+			t.Error("it takes itself to hear through the pooler, and nothing has arrived")
+		}
+		release(t, l)
+		release(t, granted(t, waiting))
+	})
+	t.Run("with a connection to listen", func(t *testing.T) {
+		t.Parallel()
+		c := attentive(t, d, url, pglock.Config{ListenURL: d.URL})
+		l := take(t, holder, "b", pglock.TTL(30*time.Second))
+		waiting := acquiring(soon(t), c, "b")
+		d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits WHERE name = 'b')`)
+		release(t, l)
+		release(t, granted(t, waiting))
+	})
+}
+
+func TestWaitingOutlivesARestartOfTheServer(t *testing.T) {
+	t.Parallel()
+	s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
+	c := attentive(t, d, d.URL, pglock.Config{})
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	ctx := slow(t)
+	answers := []<-chan acquired{acquiring(ctx, c, "a")}
+	queued(t, c, "a", 1)
+	answers = append(answers, acquiring(ctx, c, "a"))
+	queued(t, c, "a", 2)
+
+	if err := s.Restart(slow(t), pgtemp.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "Renew", l.Renew(slow(t)), nil)
+	d.Exec(t, `SELECT pglock.check_in(0)`)
+	d.Exec(t, `UPDATE pglock.guard SET no_grants_before = 'epoch'`) // as time would
+	listening(t, c)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`) // the crash had emptied it
+
+	release(t, l)
+	for _, a := range answers {
+		got := happens(t, "its turn", a)
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		release(t, got.lease)
+	}
+}
+
+func TestAListenURLThatIsNoneIsRefused(t *testing.T) {
+	_, err := pglock.Open("postgres://nobody@127.0.0.1:1/none", pglock.Config{ListenURL: "no such thing"})
+	wantErr(t, "Open", err, pglock.ErrInvalidOption)
+}
+
+// A role that may lock may wait, and needs no further right for it.
+func TestALockerMayWait(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	role := d.Role(t)
+	d.Exec(t, `SELECT pglock.grant_locker('`+role+`')`)
+	c := attentive(t, d, d.URLAs(role), pglock.Config{})
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	waiting := acquiring(soon(t), c, "a")
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+	release(t, l)
+	granted(t, waiting)
+}
