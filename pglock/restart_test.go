@@ -26,7 +26,7 @@ func heldBack(t *testing.T, c *pglock.Client, name string, atMost time.Duration)
 func TestNewGrantsAreHeldBackAfterARestartAndLeasesLiveOn(t *testing.T) {
 	t.Parallel()
 	const longest = 4 * time.Second
-	s, d := pgtest.OwnServer(t, pgtemp.Options{})
+	s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
 	d.Exec(t, `UPDATE pglock.guard SET cap_us = $1`, longest.Microseconds()+time.Minute.Microseconds())
 	for what, mode := range map[string]pgtemp.Mode{"orderly": pgtemp.Fast, "crash": pgtemp.Immediate} {
 		t.Run(what, func(t *testing.T) {

@@ -58,8 +58,8 @@ func (d *Database) leave(t testing.TB) {
 	}
 }
 
-// renew makes the database as it was when it was new, and reports whether it is. It removes tables and rows; a test that
-// changed more than these has used it up.
+// renew makes the database as it was when it was new, and reports whether it is. It removes rows, and tables,
+// sequences and functions of the test's own; a test that changed more than these has used it up.
 func (d *Database) renew() bool {
 	var now string
 	err := d.session.do(func(ctx context.Context, conn *pgx.Conn) error {
@@ -81,21 +81,28 @@ func (d *Database) remember(t testing.TB) {
 
 // restore waits until nobody else is connected, and removes what tests put into a database. $1 is the guard's row, $2 the last token.
 const restore = `DO $$
-DECLARE own text;
+DECLARE
+  every text[];
+  one   text;
 BEGIN
   PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid();
-  SELECT string_agg(oid::regclass::text, ', ') INTO own FROM pg_class
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p');
-  IF own IS NOT NULL THEN EXECUTE 'DROP TABLE ' || own || ' CASCADE'; END IF;
+  every := array(
+    SELECT format('%s IF EXISTS %s', CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, oid::regclass) FROM pg_class
+      WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'S')
+    UNION ALL SELECT format('ROUTINE IF EXISTS %s', oid::regprocedure) FROM pg_proc WHERE pronamespace = 'public'::regnamespace);
+  FOREACH one IN ARRAY every LOOP
+    EXECUTE format('DROP %s CASCADE', one);
+  END LOOP;
 END $$;
 TRUNCATE pglock.leases, pglock.fences, pglock.guard;
 INSERT INTO pglock.guard SELECT ($1::pglock.guard).*;
 SELECT setval('pglock.fencing_token', $2), pg_stat_reset();`
 
-// everything is a hash of all that is in a database and in its settings, but for what TRUNCATE and statistics change.
+// everything is a hash of all that is in a database and in its settings, but for what TRUNCATE and statistics change, and for a mark that a trigger
+// leaves.
 const everything = `WITH objects (o) AS (
-  SELECT (to_jsonb(c) - '{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[])::text
+  SELECT (to_jsonb(c) - '{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid,relhastriggers}'::text[])::text
     FROM pg_class c WHERE oid >= 16384
   UNION ALL SELECT x::text FROM pg_attribute x WHERE attrelid >= 16384
   UNION ALL SELECT x::text FROM pg_attrdef x

@@ -24,9 +24,12 @@ func TestADatabaseIsUsedAgainWhereItIsAsNewOnly(t *testing.T) {
 		to_regclass('mine'), (SELECT count(*) FROM pglock.leases), (SELECT count(*) FROM pglock.fences))`
 	var before string
 	var left *pgxpool.Pool
-	first := use("rows and tables", func(t *testing.T, d *pgtest.Database) {
+	first := use("rows, tables, functions", func(t *testing.T, d *pgtest.Database) {
 		before = pgtest.Query[string](t, d, state)
-		d.Exec(t, `CREATE TABLE mine (id int); CREATE TABLE other (); UPDATE pglock.guard SET bumps = 7;
+		d.Exec(t, `CREATE TABLE mine (id serial); CREATE TABLE other (); CREATE SEQUENCE numbers;
+			CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+			CREATE TRIGGER f BEFORE UPDATE ON pglock.leases FOR EACH ROW EXECUTE FUNCTION f();
+		 UPDATE pglock.guard SET bumps = 7;
 			SELECT pglock.acquire(ARRAY['a'], ARRAY[gen_random_uuid()], 'test', ARRAY[5000000::bigint]);
 			SELECT pglock.fence_raise('r', 'a', 0, 1)`)
 		var err error
