@@ -35,14 +35,14 @@ func TestLosingCostsNothing(t *testing.T) {
 		what, call, name, want string
 		times                  int
 	}{
-		{"a losing try", acquire, "held", "held", 10_000},
-		{"a try on a free row under somebody's KEY SHARE", acquire, "over", "retry", 1_000},
-		{"a retry of what is held", retry(held), "held", "granted", 1_000},
-		{"a retry of what is over", retry(over), "over", "spent", 1_000},
-		{"a bad name", acquire, "", "invalid", 1_000},
-		{"a renewal of what another has", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "held", "taken", 1_000},
-		{"a renewal of what is gone", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "gone", "gone", 1_000},
-		{"a release of what another has", `release(` + names + `, ` + ids + `)`, "held", "gone", 1_000},
+		{"a losing try", acquire, "held", "held", pgtest.Rounds(3000, 10_000)},
+		{"a try on a free row under somebody's KEY SHARE", acquire, "over", "retry", 300},
+		{"a retry of what is held", retry(held), "held", "granted", 300},
+		{"a retry of what is over", retry(over), "over", "spent", 300},
+		{"a bad name", acquire, "", "invalid", 300},
+		{"a renewal of what another has", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "held", "taken", 300},
+		{"a renewal of what is gone", `renew(` + names + `, ` + ids + `, array_fill(1::bigint, ARRAY[$2]))`, "gone", "gone", 300},
+		{"a release of what another has", `release(` + names + `, ` + ids + `)`, "held", "gone", 300},
 	} {
 		sql := `SELECT string_agg(DISTINCT status, ' ') FROM pglock.` + call.call
 		want(t, call.what, one[string](c, sql, call.name, 10), call.want) // what the server notes on first sight is not counted
@@ -73,7 +73,8 @@ func TestRenewalsStayHOT(t *testing.T) {
 // So do the renewals of one lease, again and again in commits of their own, while the oldest of its versions is still seen.
 func TestRenewalsOfALongHeldLeaseStayHOT(t *testing.T) {
 	t.Parallel()
-	const calls, renewals = 1000, 10
+	const renewals = 10
+	calls := pgtest.Rounds(400, 1000)
 	db := pgtest.DB(t)
 	c, reader := newCaller(t, db), newCaller(t, db)
 	hot := c.take("hot")

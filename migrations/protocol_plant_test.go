@@ -62,7 +62,8 @@ func TestPlantsDoNotDeadlock(t *testing.T) {
 func TestFirstUseHasOneWinner(t *testing.T) {
 	t.Parallel()
 	db := pgtest.DB(t)
-	const callers, names = 32, 20
+	const names = 20
+	callers := pgtest.Rounds(12, 32)
 	var all []*caller
 	for range callers {
 		all = append(all, newCaller(t, db))

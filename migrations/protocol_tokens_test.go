@@ -37,7 +37,8 @@ func TestLaggingSequenceIsNotObeyed(t *testing.T) {
 func TestConcurrentMoversDrawNoTokenTwice(t *testing.T) {
 	t.Parallel()
 	db := pgtest.DB(t)
-	const callers, rounds = 16, 8
+	const rounds = 8
+	callers := pgtest.Rounds(8, 16)
 	base := newCaller(t, db).lastToken()
 	db.Exec(t, `INSERT INTO pglock.leases (name, token) SELECT 'job ' || i, $1 + i * 3000000::bigint FROM generate_series(0, 15) i`, base)
 	db.Exec(t, `SELECT setval('pglock.fencing_token', 5)`)

@@ -44,7 +44,7 @@ func TestSixteenReplicasInstallAnEmptyDatabase(t *testing.T) {
 func rounds(t *testing.T, db *pgtest.Database, url string) {
 	t.Helper()
 	pool := poolAs(t, url)
-	for range pgtest.Rounds(5, 25) {
+	for range pgtest.Rounds(2, 25) {
 		if n := objects(t, db); n != 0 {
 			t.Fatalf("the database has %d objects", n)
 		}
@@ -254,7 +254,7 @@ func TestUpWaitsUntilItsContextEnds(t *testing.T) {
 	db := pgtest.Empty(t)
 	pool := db.Pool(t)
 	why := errors.New("shutting down")
-	for range 10 { // it ends between two tries, or in one
+	for range pgtest.Rounds(4, 10) { // it ends between two tries, or in one
 		upUntil(t, db, pool, why)
 	}
 	mustUp(t, pool)

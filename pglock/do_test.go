@@ -104,6 +104,8 @@ func TestDoRenewsUntilTheWorkHasWoundDown(t *testing.T) {
 
 func TestDoReleasesWhenTheWorkPanicsOrExits(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
 	for what, end := range map[string]func(){
 		"panic":        func() { panic(errWork) },
 		"Goexit":       runtime.Goexit,
@@ -111,9 +113,6 @@ func TestDoReleasesWhenTheWorkPanicsOrExits(t *testing.T) {
 		"after cancel": nil,
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			d := pgtest.DB(t)
-			c := client(t, d)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if end == nil {

@@ -50,9 +50,10 @@ func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
 		beforeEnd   = "before it commits"
 		afterEnd    = "after it has committed"
 	)
+	d, _ := diary(t)
+	holder, rival := client(t, d), client(t, d)
+	conn, other := d.Conn(t), d.Conn(t)
 	for _, level := range levels {
-		d, _ := diary(t)
-		holder, rival := client(t, d), client(t, d)
 		for _, when := range []string{beforeBegin, beforeHold, whileHold, undone, beforeWrite, beforeEnd, afterEnd} {
 			t.Run(fmt.Sprintf("%s, another comes %s", level, when), func(t *testing.T) {
 				d.Exec(t, `TRUNCATE diary; UPDATE pglock.leases SET expires_at = 'epoch'`)
@@ -65,7 +66,6 @@ func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
 					}
 					return err
 				}
-				conn := d.Conn(t)
 				if when == beforeBegin {
 					wantErr(t, "another", comes(), nil)
 				}
@@ -80,7 +80,6 @@ func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
 					holding = fence.Hold(soon(t), tx, old.Grant())
 				case whileHold, undone:
 					d.Age(t, "a", time.Minute)
-					other := d.Conn(t)
 					if _, err := other.Exec(soon(t), `BEGIN; SELECT status FROM pglock.acquire(ARRAY['a'], ARRAY[gen_random_uuid()], 'other',
 						ARRAY[30000000], ARRAY[0], ARRAY[NULL], 0)`); err != nil {
 						t.Fatal(err)
@@ -135,22 +134,22 @@ func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
 // The holder's own heartbeat passes its transaction, and so does its release, at every isolation level.
 func TestAHeldTransactionHoldsUpNeitherRenewalNorRelease(t *testing.T) {
 	t.Parallel()
+	d, pool := diary(t)
+	c, rival := open(t, d.URL, pglock.Config{RenewEvery: 100 * time.Millisecond}), client(t, d)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
-			t.Parallel()
-			d, pool := diary(t)
-			c := open(t, d.URL, pglock.Config{RenewEvery: 100 * time.Millisecond})
+			d.Exec(t, `TRUNCATE diary`)
 			l := take(t, c, "a")
 			err := fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
 				renewedAgain(t, d, "a")
 				renewedAgain(t, d, "a")
 				wantErr(t, "the write", scribble(t, tx, "old"), nil)
 				release(t, l)
-				refused(t, client(t, d), "a") // until the transaction has ended
+				refused(t, rival, "a") // until the transaction has ended
 				return nil
 			}, fence.Isolation(level))
 			wantErr(t, "HeldTx", err, nil)
-			take(t, client(t, d), "a")
+			release(t, take(t, rival, "a"))
 			if got := entries(t, d); got != "old" {
 				t.Errorf("written: %q", got)
 			}

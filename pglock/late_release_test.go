@@ -10,48 +10,40 @@ import (
 )
 
 // What a former holder does late, not knowing that it has lost the lock, and what has become of the lock meanwhile.
-var successions = map[string]func(t *testing.T, d *pgtest.Database, c *pglock.Client){
-	"held by the next": func(t *testing.T, _ *pgtest.Database, c *pglock.Client) { take(t, c, "a") },
-	"held by the next but one": func(t *testing.T, _ *pgtest.Database, c *pglock.Client) {
-		release(t, take(t, c, "a"))
-		take(t, c, "a")
+var successions = map[string]func(t *testing.T, d *pgtest.Database, c *pglock.Client, name string){
+	"held by the next": func(t *testing.T, _ *pgtest.Database, c *pglock.Client, name string) { take(t, c, name) },
+	"held by the next but one": func(t *testing.T, _ *pgtest.Database, c *pglock.Client, name string) {
+		release(t, take(t, c, name))
+		take(t, c, name)
 	},
-	"left by the next": func(t *testing.T, _ *pgtest.Database, c *pglock.Client) { release(t, take(t, c, "a")) },
-	"lapsed under the next": func(t *testing.T, d *pgtest.Database, c *pglock.Client) {
-		take(t, c, "a", pglock.NoRenewal())
-		d.Age(t, "a", time.Minute)
+	"left by the next": func(t *testing.T, _ *pgtest.Database, c *pglock.Client, name string) { release(t, take(t, c, name)) },
+	"lapsed under the next": func(t *testing.T, d *pgtest.Database, c *pglock.Client, name string) {
+		take(t, c, name, pglock.NoRenewal())
+		d.Age(t, name, time.Minute)
 	},
-	"planted anew by the next": func(t *testing.T, d *pgtest.Database, c *pglock.Client) {
-		d.Exec(t, `DELETE FROM pglock.leases`)
-		take(t, c, "a")
+	"planted anew by the next": func(t *testing.T, d *pgtest.Database, c *pglock.Client, name string) {
+		d.Exec(t, `DELETE FROM pglock.leases WHERE name = $1`, name)
+		take(t, c, name)
 	},
 }
 
-// formerHolder returns a lease whose holder believes in it, while the lock has moved on.
-func formerHolder(t *testing.T, d *pgtest.Database, next func(*testing.T, *pgtest.Database, *pglock.Client), rival bool) *pglock.Lease {
-	t.Helper()
+// over all that may have happened, in the same process or in another: a lease whose holder believes in it, while the lock has
+// moved on. Each has a lock of its own, and all have two clients.
+func eachSuccession(t *testing.T, f func(t *testing.T, d *pgtest.Database, former *pglock.Lease, rival *pglock.Client)) {
+	d := pgtest.DB(t)
 	cfg := pglock.Config{Owner: "the same label"}
-	c := open(t, d.URL, cfg)
-	l := take(t, c, "a", pglock.NoRenewal())
-	d.Age(t, "a", time.Minute)
-	if rival {
-		c = open(t, d.URL, cfg)
-	}
-	next(t, d, c)
-	if !l.Valid() {
-		t.Fatalf("the former holder knows already: %v", l.Err())
-	}
-	return l
-}
-
-// over all that may have happened, in the same process or in another.
-func eachSuccession(t *testing.T, f func(t *testing.T, d *pgtest.Database, former *pglock.Lease)) {
+	holder, rival := open(t, d.URL, cfg), open(t, d.URL, cfg)
 	for what, next := range successions {
-		for who, rival := range map[string]bool{"this client": false, "another client": true} {
-			t.Run(what+", "+who, func(t *testing.T) {
-				t.Parallel()
-				d := pgtest.DB(t)
-				f(t, d, formerHolder(t, d, next, rival))
+		for who, c := range map[string]*pglock.Client{"this client": holder, "another client": rival} {
+			name := what + ", " + who
+			t.Run(name, func(t *testing.T) {
+				former := take(t, holder, name, pglock.NoRenewal())
+				d.Age(t, name, time.Minute)
+				next(t, d, c, name)
+				if !former.Valid() {
+					t.Fatalf("the former holder knows already: %v", former.Err())
+				}
+				f(t, d, former, rival)
 			})
 		}
 	}
@@ -59,14 +51,14 @@ func eachSuccession(t *testing.T, f func(t *testing.T, d *pgtest.Database, forme
 
 func TestALateReleaseNeverTouchesTheNextHolder(t *testing.T) {
 	t.Parallel()
-	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease) {
-		before := row(t, d, "a")
+	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease, _ *pglock.Client) {
+		before := row(t, d, former.Name())
 		err := former.Release(soon(t))
 		var lost *pglock.LostError
 		if !errors.As(err, &lost) || lost.Cause != pglock.Taken {
 			t.Errorf("Release = %v, want a loss because it was taken", err)
 		}
-		if after := row(t, d, "a"); after != before {
+		if after := row(t, d, former.Name()); after != before {
 			t.Errorf("a late release changed the row from\n%s to\n%s", before, after)
 		}
 	})
@@ -74,15 +66,15 @@ func TestALateReleaseNeverTouchesTheNextHolder(t *testing.T) {
 
 func TestALateRenewalNeverTakesTheLockBack(t *testing.T) {
 	t.Parallel()
-	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease) {
-		before := row(t, d, "a")
+	eachSuccession(t, func(t *testing.T, d *pgtest.Database, former *pglock.Lease, rival *pglock.Client) {
+		before := row(t, d, former.Name())
 		wantErr(t, "Renew", former.Renew(soon(t)), pglock.ErrLost)
 		wantLoss(t, former, pglock.Taken)
-		if after := row(t, d, "a"); after != before {
+		if after := row(t, d, former.Name()); after != before {
 			t.Errorf("a late renewal changed the row from\n%s to\n%s", before, after)
 		}
-		d.Age(t, "a", time.Minute)
-		if next := take(t, client(t, d), "a"); next.Token() <= former.Token() {
+		d.Age(t, former.Name(), time.Minute)
+		if next := take(t, rival, former.Name()); next.Token() <= former.Token() {
 			t.Errorf("token %d after %d", next.Token(), former.Token())
 		}
 	})

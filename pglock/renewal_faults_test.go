@@ -1,7 +1,6 @@
 package pglock_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -30,24 +29,26 @@ func stillHeld(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
 // The server answers two renewals with an error, and grants the third.
 func TestTwoFailedRenewalsAreNoLoss(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE SEQUENCE tries; GRANT ALL ON SEQUENCE tries TO PUBLIC;
+		CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF NEW.expires_at > OLD.expires_at AND NEW.token = OLD.token AND nextval('public.tries') <= 2 THEN
+				RAISE EXCEPTION 'made up' USING ERRCODE = NEW.name;
+			END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER fail BEFORE UPDATE ON pglock.leases FOR EACH ROW EXECUTE FUNCTION fail()`)
+	c := open(t, d.URL, pglock.Config{RenewEvery: 100 * time.Millisecond})
 	for _, state := range []string{"40001", "40P01", "55P03", "57014", "53200", "53300", "57P03", "XX000", "P0001", "22003", "25006", "08006"} {
 		t.Run(state, func(t *testing.T) {
-			t.Parallel()
-			d := pgtest.DB(t)
-			d.Exec(t, fmt.Sprintf(`CREATE SEQUENCE tries; GRANT ALL ON SEQUENCE tries TO PUBLIC;
-				CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-					IF NEW.expires_at > OLD.expires_at AND NEW.token = OLD.token AND nextval('public.tries') <= 2 THEN
-						RAISE EXCEPTION 'made up' USING ERRCODE = '%s';
-					END IF;
-					RETURN NEW;
-				END $$;
-				CREATE TRIGGER fail BEFORE UPDATE ON pglock.leases FOR EACH ROW EXECUTE FUNCTION fail()`, state))
-			l := take(t, open(t, d.URL, pglock.Config{RenewEvery: 100 * time.Millisecond}), "a")
-			renewedAgain(t, d, "a")
+			d.Exec(t, `SELECT setval('tries', 1, false)`)
+			l := take(t, c, state)
+			renewedAgain(t, d, state)
 			if tries := pgtest.Query[int](t, d, `SELECT last_value FROM tries`); tries < 3 {
 				t.Errorf("renewed at try %d", tries)
 			}
 			stillHeld(t, d, l)
+			release(t, l)
 		})
 	}
 }
@@ -55,6 +56,7 @@ func TestTwoFailedRenewalsAreNoLoss(t *testing.T) {
 // The connection fails under two renewals.
 func TestABrokenRenewalConnectionIsNoLoss(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
 	for what, fault := range map[string]func(t *testing.T, d *pgtest.Database, p *pgtest.Proxy){
 		"reset": func(_ *testing.T, _ *pgtest.Database, p *pgtest.Proxy) { p.Cut() },
 		"reply lost": func(t *testing.T, _ *pgtest.Database, p *pgtest.Proxy) {
@@ -83,8 +85,6 @@ func TestABrokenRenewalConnectionIsNoLoss(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			d := pgtest.DB(t)
 			p := pgtest.NewProxy(t, d)
 			l := take(t, open(t, p.URL(), pglock.Config{RenewEvery: 200 * time.Millisecond}), "the lease")
 			for range 2 {

@@ -25,15 +25,15 @@ func heldBack(t *testing.T, c *pglock.Client, name string, atMost time.Duration)
 
 func TestNewGrantsAreHeldBackAfterARestartAndLeasesLiveOn(t *testing.T) {
 	t.Parallel()
+	const longest = 4 * time.Second
+	s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
+	d.Exec(t, `UPDATE pglock.guard SET cap_us = $1`, longest.Microseconds()+time.Minute.Microseconds())
 	for what, mode := range map[string]pgtemp.Mode{"orderly": pgtemp.Fast, "crash": pgtemp.Immediate} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			const longest = 4 * time.Second
-			s, d := pgtest.OwnServer(t, pgtemp.Options{Durable: true})
-			d.Exec(t, `UPDATE pglock.guard SET cap_us = $1`, longest.Microseconds()+time.Minute.Microseconds())
 			c := client(t, d)
-			l := take(t, c, "a", pglock.TTL(time.Minute))
-			released := take(t, c, "b")
+			a, b := what+" a", what+" b"
+			l := take(t, c, a, pglock.TTL(time.Minute))
+			released := take(t, c, b)
 			release(t, released)
 
 			if err := s.Restart(slow(t), mode); err != nil {
@@ -41,10 +41,10 @@ func TestNewGrantsAreHeldBackAfterARestartAndLeasesLiveOn(t *testing.T) {
 			}
 
 			wantErr(t, "Renew after the restart", l.Renew(soon(t)), nil) // while nothing is granted
-			heldBack(t, c, "b", longest+time.Minute)
-			heldBack(t, client(t, d), "b", longest+time.Minute)
-			heldBack(t, client(t, d), "never used", longest+time.Minute)
-			waiting := acquiring(soon(t), c, "b")
+			heldBack(t, c, b, longest+time.Minute)
+			heldBack(t, client(t, d), b, longest+time.Minute)
+			heldBack(t, client(t, d), what+" never used", longest+time.Minute)
+			waiting := acquiring(soon(t), c, b)
 			passes(t, d, 500*time.Millisecond)
 			select {
 			case got := <-waiting:
@@ -52,7 +52,7 @@ func TestNewGrantsAreHeldBackAfterARestartAndLeasesLiveOn(t *testing.T) {
 			default:
 			}
 			d.Exec(t, `UPDATE pglock.guard SET no_grants_before = 'epoch'`) // as time would
-			if next := take(t, client(t, d), "c"); next.Token() <= released.Token() || next.Token() <= l.Token() {
+			if next := take(t, client(t, d), what+" c"); next.Token() <= released.Token() || next.Token() <= l.Token() {
 				t.Errorf("token %d after %d and %d", next.Token(), l.Token(), released.Token())
 			}
 			stillHeld(t, d, l)

@@ -10,20 +10,20 @@ import (
 	"github.com/fencedlock/fencedlock/pglock"
 )
 
-const (
-	manyLeases = 10_000
-	manyTTL    = 30 * time.Second
-)
+const manyTTL = 30 * time.Second
+
+// manyLeases is ten thousand in the long mode.
+func manyLeases() int { return pgtest.Rounds(3000, 10_000) }
 
 // takeMany acquires many locks from many goroutines, which share round trips.
 func takeMany(t *testing.T, c *pglock.Client) []*pglock.Lease {
 	t.Helper()
 	const callers = 1000
-	leases := make([]*pglock.Lease, manyLeases)
+	leases := make([]*pglock.Lease, manyLeases())
 	var wg sync.WaitGroup
 	for g := range callers {
 		wg.Go(func() {
-			for i := g; i < manyLeases; i += callers {
+			for i := g; i < manyLeases(); i += callers {
 				l, err := c.TryAcquire(t.Context(), fmt.Sprint("lock ", i))
 				if err != nil {
 					t.Error(err)
@@ -60,10 +60,10 @@ func TestTenThousandLeasesRenewInOneStatement(t *testing.T) {
 	before, last := p.Counts(), pgtest.Query[string](t, d, writer)
 	d.WaitFor(t, newWriter, last)
 	if n := pgtest.Query[int](t, d, writers); n != 1 {
-		t.Errorf("%d leases were renewed in %d transactions, want 1", manyLeases, n)
+		t.Errorf("%d leases were renewed in %d transactions, want 1", manyLeases(), n)
 	}
 	if n := p.Counts().Since(before).RoundTrips(); n != 1 {
-		t.Errorf("a renewal of %d leases took %d round trips, want 1", manyLeases, n)
+		t.Errorf("a renewal of %d leases took %d round trips, want 1", manyLeases(), n)
 	}
 
 	// Somebody's hand on one row keeps no other from being renewed. That lease is not lost by it, either: it is asked for again.
@@ -75,7 +75,7 @@ func TestTenThousandLeasesRenewInOneStatement(t *testing.T) {
 	seventh := pgtest.Query[string](t, d, expiry)
 	d.WaitFor(t, newWriter, pgtest.Query[string](t, d, writer))
 	if n := pgtest.Query[int](t, d, writers+` WHERE name <> 'lock 7'`); n != 1 {
-		t.Errorf("beside a locked row, %d leases were renewed in %d transactions, want 1", manyLeases-1, n)
+		t.Errorf("beside a locked row, %d leases were renewed in %d transactions, want 1", manyLeases()-1, n)
 	}
 	if now := pgtest.Query[string](t, d, expiry); now != seventh {
 		t.Errorf("the locked lease was to expire at %s and is at %s: it was renewed", seventh, now)
@@ -89,8 +89,8 @@ func TestTenThousandLeasesRenewInOneStatement(t *testing.T) {
 			t.Fatalf("%v: %v", l, l.Err())
 		}
 	}
-	if n := pgtest.Query[int](t, d, heldByClock); n != manyLeases {
-		t.Errorf("%d leases are held, want %d", n, manyLeases)
+	if n := pgtest.Query[int](t, d, heldByClock); n != manyLeases() {
+		t.Errorf("%d leases are held, want %d", n, manyLeases())
 	}
 	if err := c.Close(soon(t)); err != nil {
 		t.Errorf("Close: %v", err)

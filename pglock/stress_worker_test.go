@@ -96,10 +96,12 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 
 // turn takes a lock and works under it. One holder in ten pays no attention to its lease.
 func (w *stressWorker) turn(ctx context.Context, owner string) {
-	careless := w.rand.IntN(10) == 0
+	careless, lasting := w.rand.IntN(10) == 0, w.rand.IntN(40) == 0
 	var opts []pglock.Option
 	if careless {
 		opts = append(opts, pglock.NoRenewal(), pglock.TTL(pglock.MinTTL+time.Duration(w.rand.IntN(50))*time.Millisecond))
+	} else if lasting {
+		opts = append(opts, pglock.TTL(3*time.Second))
 	}
 	l, holding := w.acquire(ctx, owner, opts...)
 	if l == nil {
@@ -115,8 +117,11 @@ func (w *stressWorker) turn(ctx context.Context, owner string) {
 		<-l.Done()
 		w.pause(ctx, 0, 150*time.Millisecond) // while others are granted the lock, and write
 		w.write(ctx, g, owner)
+	case lasting:
+		w.pause(l.Context(), 1200*time.Millisecond, 2*time.Second) // renewals carry it
+		w.write(ctx, g, owner)
 	case w.rand.IntN(8) == 0:
-		w.pause(l.Context(), 20*time.Millisecond, time.Second) // renewals carry it
+		w.pause(l.Context(), 20*time.Millisecond, 300*time.Millisecond)
 		w.write(ctx, g, owner)
 	default:
 		w.pause(l.Context(), 0, 5*time.Millisecond)

@@ -47,37 +47,48 @@ func TestTokensRiseOverAllAcquisitionsOfAllClients(t *testing.T) {
 // However a grant ended, the next one has a greater token, for the same owner too.
 func TestTokensRiseHoweverTheLastGrantEnded(t *testing.T) {
 	t.Parallel()
-	for ending, end := range map[string]func(t *testing.T, d *pgtest.Database, l *pglock.Lease){
-		"released":    func(t *testing.T, _ *pgtest.Database, l *pglock.Lease) { release(t, l) },
-		"expired":     func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Age(t, "a", pglock.DefaultTTL) },
-		"row deleted": func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Exec(t, `DELETE FROM pglock.leases`) },
-		"truncated":   func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Exec(t, `TRUNCATE pglock.leases`) },
-		"token erased": func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) {
+	d := pgtest.DB(t)
+	var clients []*pglock.Client
+	for range 3 {
+		clients = append(clients, open(t, d.URL, pglock.Config{Owner: "always the same"}))
+	}
+	for _, c := range []struct {
+		ending string
+		end    func(t *testing.T, d *pgtest.Database, l *pglock.Lease)
+		anew   bool // by clients that have seen no token: another would say that the database is not what it was
+	}{
+		{ending: "released", end: func(t *testing.T, _ *pgtest.Database, l *pglock.Lease) { release(t, l) }},
+		{ending: "expired", end: func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Age(t, "a", pglock.DefaultTTL) }},
+		{ending: "row deleted", end: func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Exec(t, `DELETE FROM pglock.leases`) }},
+		{ending: "truncated", end: func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) { d.Exec(t, `TRUNCATE pglock.leases`) }},
+		{ending: "token erased", end: func(t *testing.T, d *pgtest.Database, _ *pglock.Lease) {
 			d.Exec(t, `UPDATE pglock.leases SET token = 0, expires_at = 'epoch'`)
-		},
-		"pruned": func(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
+		}},
+		{ending: "pruned", end: func(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
 			release(t, l)
 			d.Exec(t, `UPDATE pglock.leases SET granted_at = 'epoch'`)
-			if n, err := client(t, d).Prune(soon(t), 0); n != 1 || err != nil {
+			if n, err := clients[0].Prune(soon(t), 0); n != 1 || err != nil {
 				t.Errorf("Prune = %d, %v", n, err)
 			}
-		},
-		"sequence set back, row kept": func(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
+		}},
+		{ending: "sequence set back, row kept", anew: true, end: func(t *testing.T, d *pgtest.Database, l *pglock.Lease) {
 			release(t, l)
 			d.Exec(t, `SELECT setval('pglock.fencing_token', 1)`)
-		},
+		}},
 	} {
-		t.Run(ending, func(t *testing.T) {
-			t.Parallel()
-			d := pgtest.DB(t)
+		t.Run(c.ending, func(t *testing.T) {
+			d.Exec(t, `DELETE FROM pglock.leases`)
 			last := fence.Token(0)
-			for range 3 {
-				l := take(t, open(t, d.URL, pglock.Config{Owner: "always the same"}), "a")
+			for _, client := range clients {
+				if c.anew {
+					client = open(t, d.URL, pglock.Config{Owner: "always the same"})
+				}
+				l := take(t, client, "a")
 				if l.Token() <= last {
 					t.Errorf("token %d after %d", l.Token(), last)
 				}
 				last = l.Token()
-				end(t, d, l)
+				c.end(t, d, l)
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 // However the database goes away, the holder is told while nobody else can have the lock yet, with no answer needed.
 func TestALeaseEndsBeforeItsTTLWhenTheDatabaseIsGone(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
 	for what, fault := range map[string]func(p *pgtest.Proxy){
 		"cut and refused":   func(p *pgtest.Proxy) { p.Refuse(true); p.Cut() },
 		"silent":            func(p *pgtest.Proxy) { p.Stall(pgtest.Both) },
@@ -23,10 +24,9 @@ func TestALeaseEndsBeforeItsTTLWhenTheDatabaseIsGone(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			const ttl = 3 * time.Second
-			d := pgtest.DB(t)
 			p := pgtest.NewProxy(t, d)
 			c := open(t, p.URL(), pglock.Config{TTL: ttl, RenewEvery: ttl / 4})
-			l := take(t, c, "a")
+			l := take(t, c, what)
 			wantErr(t, "Renew", l.Renew(soon(t)), nil)
 			conn := d.Conn(t)
 			confirmed := time.Now() // the last renewal was confirmed before
@@ -38,7 +38,7 @@ func TestALeaseEndsBeforeItsTTLWhenTheDatabaseIsGone(t *testing.T) {
 				t.Errorf("told %v after the last confirmed renewal, the TTL is %v", after, ttl)
 			}
 			var held bool
-			if err := conn.QueryRow(t.Context(), isHeld, "a").Scan(&held); err != nil || !held {
+			if err := conn.QueryRow(t.Context(), isHeld, what).Scan(&held); err != nil || !held {
 				t.Errorf("told when others could be granted the lock already (%v)", err)
 			}
 			p.Resume() // so that Close need not wait

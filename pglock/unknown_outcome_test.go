@@ -14,10 +14,16 @@ const lockName = "the lock that is asked for" // as it stands on the wire
 func connected(t *testing.T) (*pgtest.Database, *pgtest.Proxy, *pglock.Client) {
 	t.Helper()
 	d := pgtest.DB(t)
+	p, c := connectedTo(t, d)
+	return d, p, c
+}
+
+func connectedTo(t *testing.T, d *pgtest.Database) (*pgtest.Proxy, *pglock.Client) {
+	t.Helper()
 	p := pgtest.NewProxy(t, d)
 	c := open(t, p.URL(), pglock.Config{})
 	release(t, take(t, c, "another"))
-	return d, p, c
+	return p, c
 }
 
 func ways(c *pglock.Client) map[string]func(ctx context.Context) (*pglock.Lease, error) {
@@ -30,6 +36,7 @@ func ways(c *pglock.Client) map[string]func(ctx context.Context) (*pglock.Lease,
 // Whatever gets lost, the caller has one grant in the end, and the database has no other.
 func TestALostAnswerIsSettledAsOneGrant(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
 	for what, lay := range map[string]func(p *pgtest.Proxy) []<-chan struct{}{
 		"reply":   func(p *pgtest.Proxy) []<-chan struct{} { return []<-chan struct{}{p.LoseNextReply(lockName)} },
 		"request": func(p *pgtest.Proxy) []<-chan struct{} { return []<-chan struct{}{p.LoseNextRequest(lockName)} },
@@ -42,8 +49,7 @@ func TestALostAnswerIsSettledAsOneGrant(t *testing.T) {
 	} {
 		for _, way := range []string{"TryAcquire", "Acquire"} {
 			t.Run(what+", "+way, func(t *testing.T) {
-				t.Parallel()
-				d, p, c := connected(t)
+				p, c := connectedTo(t, d)
 				before := drawn(t, d)
 				lost := lay(p)
 				l, err := ways(c)[way](soon(t))
@@ -70,14 +76,14 @@ func TestALostAnswerIsSettledAsOneGrant(t *testing.T) {
 // A call that came back with an error leaves no lease behind, though its grant was on the way.
 func TestAGrantWhoseCallerHasGoneIsGivenBack(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
 	for _, way := range []string{"TryAcquire", "Acquire"} {
 		for what, fault := range map[string]func(p *pgtest.Proxy){
 			"the reply comes later": func(p *pgtest.Proxy) { p.Resume() },
 			"the reply never comes": func(p *pgtest.Proxy) { p.Cut(); p.Resume() },
 		} {
 			t.Run(way+", "+what, func(t *testing.T) {
-				t.Parallel()
-				d, p, c := connected(t)
+				p, c := connectedTo(t, d)
 				p.Stall(pgtest.ToClient)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				call := async(func() error { _, err := ways(c)[way](ctx); return err })
@@ -129,13 +135,13 @@ func TestAnAcquisitionSurvivesTheEndOfItsBackend(t *testing.T) {
 
 func TestALostAnswerToAReleaseIsSettled(t *testing.T) {
 	t.Parallel()
+	d := pgtest.DB(t)
 	for what, lay := range map[string]func(p *pgtest.Proxy) <-chan struct{}{
 		"reply":   func(p *pgtest.Proxy) <-chan struct{} { return p.LoseNextReply(lockName) },
 		"request": func(p *pgtest.Proxy) <-chan struct{} { return p.LoseNextRequest(lockName) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			d, p, c := connected(t)
+			p, c := connectedTo(t, d)
 			l := take(t, c, lockName, pglock.NoRenewal())
 			lost := lay(p)
 			wantErr(t, "Release", l.Release(soon(t)), nil)

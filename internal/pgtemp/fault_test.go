@@ -20,27 +20,26 @@ func dial(ctx context.Context, url string) error {
 	return conn.Close(ctx)
 }
 
-func TestRestartKeepsDataAndAddress(t *testing.T) {
+func TestRestartAndHaltKeepDataAndAddress(t *testing.T) {
 	t.Parallel()
 	s := local(t, pgtemp.Options{Durable: true})
 	execute(t, s, `CREATE TABLE kept AS SELECT 1 AS n`)
-	for _, mode := range []pgtemp.Mode{pgtemp.Fast, pgtemp.Immediate} {
-		before := one[time.Time](t, s, `SELECT pg_postmaster_start_time()`)
-		if err := s.Restart(t.Context(), mode); err != nil {
-			t.Fatal(err)
-		}
-		if after := one[time.Time](t, s, `SELECT pg_postmaster_start_time()`); !after.After(before) {
+	before := one[time.Time](t, s, `SELECT pg_postmaster_start_time()`)
+	runsAgain := func() {
+		t.Helper()
+		after := one[time.Time](t, s, `SELECT pg_postmaster_start_time()`)
+		if !after.After(before) {
 			t.Errorf("started at %v, before the restart at %v", after, before)
 		}
+		before = after
 		if n := one[int](t, s, `SELECT n FROM kept`); n != 1 {
 			t.Errorf("n = %d, want 1", n)
 		}
 	}
-}
-
-func TestHaltRefusesConnectionsUntilResume(t *testing.T) {
-	t.Parallel()
-	s := local(t, pgtemp.Options{})
+	if err := s.Restart(t.Context(), pgtemp.Fast); err != nil {
+		t.Fatal(err)
+	}
+	runsAgain()
 	for range 2 { // a second call does nothing
 		if err := s.Halt(t.Context(), pgtemp.Immediate); err != nil {
 			t.Fatal(err)
@@ -54,12 +53,10 @@ func TestHaltRefusesConnectionsUntilResume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := dial(t.Context(), s.URL("postgres")); err != nil {
-		t.Errorf("after Resume: %v", err)
-	}
+	runsAgain()
 }
 
-func TestFrozenServerIsSilentThenGoesOn(t *testing.T) {
+func TestFrozenServerIsSilentThenGoesOnAndCanBeStopped(t *testing.T) {
 	t.Parallel()
 	s := local(t, pgtemp.Options{})
 	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
@@ -83,11 +80,6 @@ func TestFrozenServerIsSilentThenGoesOn(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Errorf("after Thaw: %v", err)
 	}
-}
-
-func TestStopOfAFrozenServer(t *testing.T) {
-	t.Parallel()
-	s := local(t, pgtemp.Options{})
 	if err := s.Freeze(); err != nil {
 		t.Fatal(err)
 	}

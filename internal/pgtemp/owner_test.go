@@ -34,7 +34,7 @@ func beOwner() {
 // The owner is killed in a way that lets none of its code run. The server and its folder go all the same.
 func TestServerDiesWithItsOwner(t *testing.T) {
 	t.Parallel()
-	local(t, pgtemp.Options{}) // or skip
+	usable(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// local starts a server from local binaries, or skips.
-func local(t *testing.T, o pgtemp.Options) *pgtemp.Server {
+// usable skips where there are no local binaries.
+func usable(t *testing.T) {
 	t.Helper()
 	if err := pgtemp.CheckLocal(t.Context()); err != nil {
 		if required("local") {
@@ -29,6 +29,12 @@ func local(t *testing.T, o pgtemp.Options) *pgtemp.Server {
 		}
 		t.Skip(err)
 	}
+}
+
+// local starts a server from local binaries, or skips.
+func local(t *testing.T, o pgtemp.Options) *pgtemp.Server {
+	t.Helper()
+	usable(t)
 	o.Fresh = true
 	s, err := pgtemp.Start(t.Context(), o)
 	if err != nil {
@@ -79,7 +85,7 @@ func execute(t *testing.T, s *pgtemp.Server, sql string) {
 	}
 }
 
-func TestServerHasTheSettingsAskedFor(t *testing.T) {
+func TestServerHasTheSettingsAskedForAndStopsTwice(t *testing.T) {
 	t.Parallel()
 	s := local(t, pgtemp.Options{Durable: true, Settings: map[string]string{"deadlock_timeout": "123ms"}})
 	t.Log(s.How())
@@ -90,11 +96,6 @@ func TestServerHasTheSettingsAskedFor(t *testing.T) {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
 	}
-}
-
-func TestStopTwice(t *testing.T) {
-	t.Parallel()
-	s := local(t, pgtemp.Options{})
 	folder := one[string](t, s, `SELECT current_setting('data_directory')`)
 	for range 2 {
 		if err := s.Stop(); err != nil {
@@ -120,7 +121,7 @@ func TestStartTellsWhatIsMissing(t *testing.T) {
 
 func TestStartReportsTheServersOwnComplaint(t *testing.T) {
 	t.Parallel()
-	local(t, pgtemp.Options{}) // or skip
+	usable(t)
 	_, err := pgtemp.Start(t.Context(), pgtemp.Options{Fresh: true, Settings: map[string]string{"no_such_setting": "1"}})
 	if err == nil {
 		t.Fatal("Start with an unknown setting: no error")

@@ -23,6 +23,10 @@ type Database struct {
 	Server *pgtemp.Server // where it is; not to be stopped or halted, unless it is the test's own
 
 	session session
+
+	guard, asNew string // what it was like when it was new, with the token
+	token        int64
+	spoiled      bool // it is of no use to another test
 }
 
 // Empty returns a new, empty database on the shared server. It is dropped when the test ends, or with the server if that is
@@ -30,26 +34,30 @@ type Database struct {
 func Empty(t testing.TB) *Database {
 	t.Helper()
 	s := shared.get(t)
-	return copyOf(t, s, "template1")
+	d := copyOf(t, s, "template1")
+	d.spoiled = true
+	return d
 }
 
-// copyOf makes a database and has it dropped when the test ends.
+// copyOf makes a database that the test leaves when it ends.
 func copyOf(t testing.TB, s *pgtemp.Server, template string) *Database {
 	t.Helper()
 	d := at(s, freshName("t"))
 	if err := shared.admin.do(create(d.Name, template)); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(func() {
-		d.session.close()
-		if s.Local() {
-			return // it goes with the server: to make files where many were removed just now is slow on ext4
-		}
-		if err := shared.admin.do(drop(d.Name)); err != nil {
-			t.Errorf("pgtest: %v", err)
-		}
-	})
+	t.Cleanup(func() { d.leave(t) })
 	return d
+}
+
+// discard drops the database, whoever is connected to it. On a server that is ours it goes with the server: to make files
+// where many were removed just now is slow on ext4.
+func (d *Database) discard() error {
+	d.session.close()
+	if d.Server.Local() {
+		return nil
+	}
+	return shared.admin.do(drop(d.Name))
 }
 
 func create(name, template string) func(context.Context, *pgx.Conn) error {

@@ -12,11 +12,18 @@ import (
 	"github.com/fencedlock/fencedlock/migrations"
 )
 
-// DB returns a migrated database of the test's own on the shared server: a copy of a template that is migrated once.
+// DB returns a migrated database of the test's own on the shared server: a copy of a template that is migrated once, or one
+// that an earlier test has left and that is again as such a copy.
 func DB(t testing.TB) *Database {
 	t.Helper()
+	if d := shared.idle.take(); d != nil {
+		t.Cleanup(func() { d.leave(t) })
+		return d
+	}
 	d := Copy(t)
 	d.ownGuard(t)
+	d.remember(t)
+	d.spoiled = false
 	return d
 }
 
@@ -29,7 +36,9 @@ func Copy(t testing.TB) *Database {
 	if err != nil {
 		t.Fatalf("pgtest: make the template: %v", err)
 	}
-	return copyOf(t, s, template)
+	d := copyOf(t, s, template)
+	d.spoiled = true
+	return d
 }
 
 // newMigrated makes a migrated database and leaves nobody connected to it: a database in use cannot be copied.

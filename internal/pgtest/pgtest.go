@@ -68,6 +68,7 @@ type sharedServer struct {
 	serverErr   error
 	templateErr error
 	admin       session // to the server's own database
+	idle        idle
 }
 
 // get starts the server when it is needed first. What failed once is not tried again: every test would wait as long.
@@ -107,9 +108,9 @@ func (s *sharedServer) stop() error {
 	if s.server == nil {
 		return nil
 	}
-	var err error
+	err := s.idle.close()
 	if s.template != "" && !s.server.Local() {
-		err = s.admin.do(drop(s.template))
+		err = errors.Join(err, s.admin.do(drop(s.template)))
 	}
 	s.admin.close()
 	return errors.Join(err, s.server.Stop())

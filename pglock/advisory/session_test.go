@@ -36,7 +36,7 @@ func TestOneAtATime(t *testing.T) {
 	for i := range 10 {
 		c := []*advisory.Client{one, two}[i%2]
 		workers.Go(func() {
-			for range pgtest.Rounds(5, 100) {
+			for range pgtest.Rounds(2, 100) {
 				err := c.Do(long(t), key, func(ctx context.Context) error {
 					if inside.Add(1) != 1 {
 						t.Error("two are inside")

@@ -124,7 +124,7 @@ func TestACancelledAcquireLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Empty(t)
 	const workers = 3
-	each := pgtest.Rounds(48, 3000) / workers
+	each := pgtest.Rounds(24, 3000) / workers
 	key := advisory.Name("a")
 	type count struct{ got, failed int }
 	tally := make(chan count, workers)
