@@ -94,9 +94,9 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 	}
 }
 
-// turn takes a lock and works under it. One holder in ten pays no attention to its lease.
+// turn takes a lock and works under it. One holder in six pays no attention to its lease.
 func (w *stressWorker) turn(ctx context.Context, owner string) {
-	careless, lasting := w.rand.IntN(10) == 0, w.rand.IntN(40) == 0
+	careless, lasting := w.rand.IntN(6) == 0, w.rand.IntN(40) == 0
 	var opts []pglock.Option
 	if careless {
 		opts = append(opts, pglock.NoRenewal(), pglock.TTL(pglock.MinTTL+time.Duration(w.rand.IntN(50))*time.Millisecond))
