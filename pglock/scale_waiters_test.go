@@ -74,7 +74,7 @@ func TestAThousandWaitersInOneProcessTakeTurns(t *testing.T) {
 
 func TestAPoolWithoutAFreeConnectionCostsNoLease(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	for _, size := range []int{1, 4} {
 		t.Run(fmt.Sprintf("%d connections", size), func(t *testing.T) {
 			t.Parallel()

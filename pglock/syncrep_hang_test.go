@@ -68,7 +68,7 @@ func (p lonelyPrimary) end(t *testing.T, how string) {
 
 func TestAGrantThatHangsCostsNoOtherLeaseAndLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	p, url := newLonelyPrimary(t)
 	c := open(t, url, pglock.Config{TTL: ttl})
 	held := take(t, c, "held")
@@ -79,7 +79,7 @@ func TestAGrantThatHangsCostsNoOtherLeaseAndLeavesNothingBehind(t *testing.T) {
 	hanging := acquiring(ctx, c, "hangs", pglock.NoRenewal(), pglock.TTL(30*time.Second))
 	p.WaitFor(t, hangs)
 	now := pgtest.Query[time.Time](t, p.Database, `SELECT clock_timestamp()`)
-	p.WaitFor(t, `SELECT expires_at > $2 FROM pglock.leases WHERE name = $1`, "held", now.Add(3*ttl)) // renewed 2 TTLs later
+	p.WaitFor(t, `SELECT expires_at > $2 FROM pglock.leases WHERE name = $1`, "held", now.Add(2*ttl)) // renewed a TTL later
 	wantErr(t, "the lease beside it", held.Err(), nil)
 
 	cancel()
