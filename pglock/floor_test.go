@@ -40,7 +40,7 @@ func TestATokenBehindWhatItProtectsIsRefusedUntilTheFloorIsRaised(t *testing.T) 
 			t.Errorf("%s = %v, want ErrBehind with token %d", name, err, seen)
 		}
 		wantErr(t, "the lease", l.Err(), pglock.ErrLost)
-		l.Release(soon(t)) //nolint:errcheck // it is lost
+		l.Release(soon(t))               //nolint:errcheck // it is lost
 		d.Age(t, "billing", time.Minute) // and stays until it lapses
 	}
 	wantErr(t, "RaiseTokenFloor", c.RaiseTokenFloor(soon(t), seen), nil)
