@@ -79,3 +79,21 @@ func TestOneThatAbstainsDoesNotLeadUntilItStands(t *testing.T) {
 	b.stop(errShutdown)
 	wantErr(t, "Run", happens(t, "Run ends, abstaining", b.ended), errShutdown)
 }
+
+// A database that is silent just then neither makes a node unhealthy whose lead has returned, nor ends its part in the election.
+func TestANodeWhoseReleaseIsNotAnsweredIsHealthyAndGoesOn(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewProxy(t, pgtest.DB(t))
+	a := candidate(t, p.URL(), "a").run(t)
+	r := a.elected(t)
+	p.Stall(pgtest.Both)
+	r.answer <- nil
+	happens(t, "the lease ends", r.lease.Done())
+	if err := a.Health(); err != nil || a.IsLeader() {
+		t.Errorf("Health = %v; leads: %v", err, a.IsLeader())
+	}
+	wantErr(t, "Resign, while the release is under way", a.Resign(soon(t)), pglock.ErrNotReleased)
+	p.Cut()
+	p.Resume()
+	a.elected(t)
+}
