@@ -54,6 +54,12 @@
 // waited longest, and whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
 // grow with the number of those who wait: see [Client.Acquire].
 //
+// # Leaders
+//
+// An [Elector] makes one of several nodes the leader: it is a candidate for a lock for as long as it runs, calls a function while it
+// holds it, and releases it only when that has returned. Candidates wait in silence. What a leader writes goes through a
+// fence, as everything that is written under a lease.
+//
 // # When things fail
 //
 //	a process that stalls         its lease lapses; its context ends as soon as it runs again; the fence refuses its writes

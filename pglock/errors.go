@@ -34,6 +34,12 @@ var (
 	// the lease all the same.
 	ErrNotReleased = errors.New("pglock: release not confirmed")
 
+	// ErrResigned is the cause of the context of a term that Elector.Resign or Abstain has ended.
+	ErrResigned = errors.New("pglock: resigned")
+
+	// ErrNoLeader comes from Elector.Leader and Observe while nobody leads.
+	ErrNoLeader = errors.New("pglock: nobody leads")
+
 	// ErrReadOnly comes from a standby and from a server or role that refuses to write. The connection is dropped, so that
 	// the next try can find the primary; Acquire waits through it.
 	ErrReadOnly = errors.New("pglock: the server is read-only")
