@@ -88,10 +88,6 @@ func (p *patroni) url() string {
 	return "postgres://postgres@" + strings.Join(hosts, ",") + "/postgres?sslmode=disable&connect_timeout=1&target_session_attrs=read-write"
 }
 
-func (n *patroniNode) url() string {
-	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable&connect_timeout=1", n.port)
-}
-
 func startPatroni(t *testing.T) *patroni {
 	t.Helper()
 	folders, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_rewind") // the pattern is right
