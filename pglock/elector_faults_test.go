@@ -137,6 +137,10 @@ func TestUnderRandomFaultsOneLeadsAtATimeAndSoonAgain(t *testing.T) {
 	for range pgtest.Rounds(8, 100) {
 		e.someoneLeads(t, e.disturb(t))
 	}
+	for _, n := range e.nodes { // whatever has happened so far, there is a second term
+		wantErr(t, "Resign", n.Resign(soon(t)), nil)
+	}
+	e.someoneLeads(t, "the resignation of all")
 	for _, n := range e.nodes {
 		n.stop(errShutdown)
 		wantErr(t, "Run", happens(t, "Run ends", n.ended), errShutdown)
