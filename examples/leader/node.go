@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func usurp(ctx context.Context, name string, pool *pgxpool.Pool) error {
 	say("leads, without having been elected")
 	for entries := 1; ; entries++ {
 		if _, err := pool.Exec(ctx, `INSERT INTO ledger (writer, token) VALUES ($1, 0)`, name); err != nil {
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		if entries == 3 {
 			say("has written three entries")
