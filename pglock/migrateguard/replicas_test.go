@@ -125,7 +125,7 @@ func TestOneGuardMayBeUsedByMany(t *testing.T) {
 	told := make(chan migrateguard.Event, 100)
 	ctx := soon(t)
 	var g *migrateguard.Guard
-	g = open(t, d.URL, three(t), migrateguard.Config{Wait: 50 * time.Millisecond, Notify: func(e migrateguard.Event) {
+	g = open(t, d.URL, three(t), migrateguard.Config{Wait: 2 * time.Second, Notify: func(e migrateguard.Event) {
 		if told <- e; len(told) == 1 { // Up is in the middle of its work
 			wantErr(t, "Steps meanwhile", g.Steps(ctx, 1), migrateguard.ErrBusy, "another call of this Guard")
 		}

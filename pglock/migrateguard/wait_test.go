@@ -67,13 +67,13 @@ func TestAWaitEndsAtItsLimitAndWithItsContext(t *testing.T) {
 			atWork(t, d)
 
 			cfg = kind.cfg
-			cfg.Wait = 300 * time.Millisecond
+			cfg.Wait = 2 * time.Second
 			began := time.Now()
 			err := open(t, d.URL, files(t, "1_a.up.sql", gated), cfg).Up(soon(t))
-			wantErr(t, "Up with a limit", err, migrateguard.ErrBusy, kind.holder, "the limit of 300ms is over")
+			wantErr(t, "Up with a limit", err, migrateguard.ErrBusy, kind.holder, "the limit of 2s is over")
 			wantErr(t, "Up with a limit", err, context.DeadlineExceeded)
 			wantErr(t, "Up with a limit", err, kind.held)
-			if d := time.Since(began); d < 300*time.Millisecond {
+			if d := time.Since(began); d < 2*time.Second {
 				t.Errorf("it waited for %v, less than the limit", d)
 			}
 
@@ -111,7 +111,7 @@ func TestEachVersionTableHasItsLock(t *testing.T) {
 	} {
 		must(t, fmt.Sprintf("Up with %q %q", other.Schema, other.Table), open(t, d.URL, files(t, "1_a.up.sql", "SELECT 1"), other).Up(soon(t)))
 	}
-	same := migrateguard.Config{Schema: "public", Table: "schema_migrations", Wait: 50 * time.Millisecond}
+	same := migrateguard.Config{Schema: "public", Table: "schema_migrations", Wait: 2 * time.Second}
 	wantErr(t, "Up with the same table", open(t, d.URL, files(t, "1_a.up.sql", gated), same).Up(soon(t)), migrateguard.ErrBusy)
 	gate.release()
 	must(t, "Up of the runner", happens(t, "the runner ends", runner))
@@ -126,7 +126,7 @@ func TestASessionLockAndALeaseExcludeEachOther(t *testing.T) {
 		return open(t, d.URL, files(t, "1_a.up.sql", gated), migrateguard.Config{Session: true}).Up(soon(t))
 	})
 	atWork(t, d)
-	err := open(t, d.URL, files(t, "1_a.up.sql", gated), migrateguard.Config{Wait: 100 * time.Millisecond}).Up(soon(t))
+	err := open(t, d.URL, files(t, "1_a.up.sql", gated), migrateguard.Config{Wait: 2 * time.Second}).Up(soon(t))
 	wantErr(t, "Up beside a session lock", err, migrateguard.ErrBusy, "pg_terminate_backend")
 	gate.release()
 	must(t, "Up of the runner", happens(t, "the runner ends", runner))
