@@ -168,9 +168,11 @@ func TestAFailedWaitOfATransactionLeavesNoLock(t *testing.T) {
 				}
 				limit, cancel := context.WithTimeout(ctx, time.Duration(1+(w+i)%5)*time.Millisecond)
 				switch {
-				case i == 0: // one is granted for certain
+				case i == 0: // one is granted for certain, and one is not
 					cancel()
 					limit, cancel = context.WithCancel(ctx)
+				case i == 1:
+					cancel()
 				case i%3 == 0: // by hand, and not by a deadline that a driver can see coming
 					cancel()
 					limit, cancel = context.WithCancel(ctx)
