@@ -90,10 +90,11 @@ func (p *patroni) url() string {
 
 func startPatroni(t *testing.T) *patroni {
 	t.Helper()
-	folders, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_rewind") // the pattern is right
-	if len(folders) == 0 {
-		t.Skip("Debian's PostgreSQL is not installed: " + installThem)
+	rewind := "/usr/lib/postgresql/bin/pg_rewind"
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_rewind"); len(found) > 0 { // the pattern is right
+		rewind = slices.Max(found)
 	}
+	pgtest.NeedPrograms(t, "patroni", installThem, rewind)
 	ports := freePorts(t, 2+2*patroniNodes)
 	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	program(t, newDir(t), "exec etcd --data-dir etcd --listen-client-urls $0 --advertise-client-urls $0 --listen-peer-urls $1 "+
@@ -104,7 +105,7 @@ func startPatroni(t *testing.T) *patroni {
 		file := filepath.Join(n.dir.Path, "patroni.yml")
 		var b strings.Builder
 		do(t, "patroni.yml", patroniYML.Execute(&b, map[string]any{
-			"name": n.name, "rest": n.rest, "etcd": ports[0], "port": n.port, "dir": n.dir.Path, "bin": filepath.Dir(slices.Max(folders)),
+			"name": n.name, "rest": n.rest, "etcd": ports[0], "port": n.port, "dir": n.dir.Path, "bin": filepath.Dir(rewind),
 		}))
 		do(t, "patroni.yml", os.WriteFile(file, []byte(b.String()), 0o600))
 		do(t, "patroni.yml", n.dir.Own(file))

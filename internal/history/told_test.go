@@ -2,6 +2,7 @@ package history_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencedlock/fencedlock/internal/history"
@@ -55,17 +56,19 @@ func TestWithoutALogWhatWasToldIsHeldToTheSame(t *testing.T) {
 }
 
 func TestALapseThatIsNoticedLateEndsWhenItWasDue(t *testing.T) {
-	r := history.NewRecorder("p")
-	early, late := r.Told(history.Grant{Lock: "x", Token: 1}), r.Told(history.Grant{Lock: "y", Token: 2})
-	early.Lapsed(time.Now().Add(time.Hour), "database") // the database said so before
-	due := time.Now()
-	time.Sleep(time.Millisecond)
-	late.Lapsed(due, "expired")
-	trusts := r.History().Trusts
-	if trusts[0].Until > time.Minute {
-		t.Errorf("ended in the future: %v", trusts[0])
-	}
-	if p := r.History().Processes[0]; p.Started.Add(trusts[1].Until).After(due.Round(0).Add(time.Microsecond)) {
-		t.Errorf("ended after it was due: %v", trusts[1])
-	}
+	synctest.Test(t, func(t *testing.T) { // its Sleep takes no time
+		r := history.NewRecorder("p")
+		early, late := r.Told(history.Grant{Lock: "x", Token: 1}), r.Told(history.Grant{Lock: "y", Token: 2})
+		early.Lapsed(time.Now().Add(time.Hour), "database") // the database said so before
+		due := time.Now()
+		time.Sleep(time.Millisecond)
+		late.Lapsed(due, "expired")
+		trusts := r.History().Trusts
+		if trusts[0].Until > time.Minute {
+			t.Errorf("ended in the future: %v", trusts[0])
+		}
+		if p := r.History().Processes[0]; p.Started.Add(trusts[1].Until).After(due.Round(0).Add(time.Microsecond)) {
+			t.Errorf("ended after it was due: %v", trusts[1])
+		}
+	})
 }
