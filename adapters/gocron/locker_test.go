@@ -105,8 +105,8 @@ func TestWithoutTheDatabaseTheJobDoesNotRun(t *testing.T) {
 				if errors.Is(err, pglock.ErrHeld) {
 					continue
 				}
-				if what == "silent" {
-					wantErr(t, "the refusal", err, context.DeadlineExceeded)
+				if what == "silent" && (!errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 1s")) {
+					t.Errorf("the refusal: %v", err)
 				}
 				if line := happens(t, "a line in the log", log.lines); !strings.Contains(line, "a job was not run job=job") {
 					t.Errorf("logged: %s", line)
