@@ -16,7 +16,7 @@
 // time between two ticks, a minute at most, even when the function returns earlier ([pglock.HoldAtLeast]). An answer of the
 // database that takes longer than half of that counts for nothing. While all replicas ask within half of the time for which the name is kept of one
 // another, clocks, pauses and the database taken together, no tick runs twice, and none is lost while one replica lives and
-// reaches the database. For a job that ticks each minute that is 15 s, and for one that ticks each second a quarter of one.
+// reaches the database: but for those that come due while the job still runs, or the lease of a replica that crashed while it ran. For a job that ticks each minute that is 15 s, and for one that ticks each second a quarter of one.
 //
 // The ticks must be at the same instants on all replicas. Those of cron expressions are, in one time zone. Those of
 // "@every 1m" are not: they count from the start of each process, and a job runs more often than it should.

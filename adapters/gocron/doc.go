@@ -21,7 +21,7 @@
 // time between two ticks, a minute at most, even when the job ends earlier ([pglock.HoldAtLeast]). An answer of the database that
 // takes longer than half of that counts for nothing. While all replicas ask within half of the time for which a name is kept of one
 // another, clocks, pauses and the database taken together, no tick runs twice, and none is lost while one replica lives and
-// reaches the database. For jobs that tick each minute that is 15 s, and for those that tick each second a quarter of one.
+// reaches the database: but for those that come due while the job still runs, or the lease of a replica that crashed while it ran. For jobs that tick each minute that is 15 s, and for those that tick each second a quarter of one.
 //
 // The ticks of a job must be at the same instants on all replicas. Those of gocron.CronJob, DailyJob and their like are. Those of
 // gocron.DurationJob are if gocron.WithStartAt says so; without it they count from the start of each process, and a job runs more
@@ -47,6 +47,8 @@
 //
 // A job needs a name of its own, by gocron.WithName. Without one gocron hands over the name of the Go function, which is another
 // after the next refactoring, and the same for all that one function makes: it is refused with [ErrUnnamed].
+// A name with a dot behind its last slash is taken for one. The name is that of the lock: jobs of one name exclude each other, in
+// whichever program of the same database they are.
 //
 // # Singletons and limits
 //

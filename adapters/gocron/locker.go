@@ -71,7 +71,9 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	}
 	k := &lock{locker: l, lease: lease}
 	k.unwatch = context.AfterFunc(lease.Context(), func() {
-		l.log.Error("gocronlock: the lease ended while its job ran", "job", key, "error", lease.Err())
+		if ended := lease.Err(); !errors.Is(ended, pglock.ErrReleased) { // a Task may release it
+			l.log.Error("gocronlock: the lease ended while its job ran", "job", key, "error", ended)
+		}
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
