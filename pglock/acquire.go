@@ -48,7 +48,8 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. Calls of one client that want
 // one name are served in the order in which they came: only the first asks the database, and while a lease of the client is in
 // the way not even that one, since its release hands the lock over, in the same round trip and commit. (While another process
-// waits too, that goes on for 16 hand-overs or 50 ms, and then the other has its turn. TryAcquire does not queue.) A call whose
+// waits too, a client is granted the lock 16 times or for 50 ms in a row, by hand-overs or because it asks again at once, and then
+// the other has its turn. TryAcquire does not queue.) A call whose
 // ctx ends changes nothing for those behind it.
 //
 // A release by another process wakes the one that has waited longest: the client listens for that on one connection, made when

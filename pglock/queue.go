@@ -32,7 +32,7 @@ type queues struct {
 	mu     sync.Mutex
 	byName map[string]*queue // those with a waiter or a holder, and those that are kept
 	kept   []*queue
-	waits  int64             // the number of the last mark
+	waits  int64 // the number of the last mark
 }
 
 type queue struct {
