@@ -37,6 +37,10 @@ FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[])`
   (extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM free_in) OPERATOR(pg_catalog.*) 1000000)::bigint, metadata
 FROM pglock.inspect`
 
+	holderSQL = `SELECT held, coalesce(owner, ''), coalesce(token, 0), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce((extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, 0)
+FROM pglock.holder($1::text)`
+
 	raiseFloorSQL = `SELECT pglock.raise_token_floor($1::bigint)`
 	raiseCapSQL   = `SELECT pglock.raise_cap($1::bigint)`
 	singleNodeSQL = `SELECT true FROM pglock.declare_single_node($1::boolean)`
