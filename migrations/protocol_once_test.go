@@ -72,10 +72,14 @@ func TestARecordIsWrittenByItsLatestAttemptAlone(t *testing.T) {
 	want(t, "begin again, after a lost reply", c.onceStart(first.token, true), "started")
 	want(t, "on record", c.onceRow(), before)
 	db.Age(t, onceLock, time.Minute)
+	outcome := func() string { return one[string](c, `SELECT outcome FROM pglock.once`) }
+	want(t, "when its lease is over", outcome(), "unfinished")
 	second := c.take(onceLock)
+	want(t, "while another has the lock", outcome(), "unfinished")
 	want(t, "another, without a retry", c.onceStart(second.token, false), "over")
 	want(t, "on record", c.onceRow(), before)
 	want(t, "another, with one", c.onceStart(second.token, true), "started")
+	want(t, "when another has begun", outcome(), "running")
 	before = c.onceRow()
 	for _, how := range []string{"done", "failed"} {
 		want(t, "the first ends, "+how, c.onceEnd(first.token, how), "stale")
@@ -122,6 +126,28 @@ func TestTheEndWaitsForTheTransactionThatEndsIt(t *testing.T) {
 		db.WaitFor(t, pgtest.Waiting)
 		writer.exec(end)
 		want(t, "failed, after "+end, <-told, map[string]string{"COMMIT": "done", "ROLLBACK": "failed"}[end])
+	}
+}
+
+// What is forgotten takes its lock along, and tokens rise all the same: not even a sequence that lags behind repeats one.
+func TestForgettingOccurrencesKeepsTokensRising(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	g := c.take(onceLock)
+	want(t, "begin", c.onceStart(g.token, false), "started")
+	want(t, "end", c.onceEnd(g.token, "done"), "done")
+	c.release(g)
+	prune := func() int { return one[int](c, `SELECT pglock.once_prune('0', 10)`) }
+	want(t, "forgotten, younger than the cap", prune(), 0)
+	db.Age(t, onceLock, time.Minute)
+	want(t, "forgotten, just ended", prune(), 0)
+	c.exec(`UPDATE pglock.occurrences SET started_at = started_at - interval '31 s', ended_at = ended_at - interval '31 s'`)
+	c.exec(`SELECT setval('pglock.fencing_token', 5)`)
+	want(t, "forgotten", prune(), 1)
+	want(t, "names", c.names(), "")
+	if next := c.take(onceLock); next.token <= g.token {
+		t.Errorf("token %d after %d", next.token, g.token)
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
@@ -41,6 +44,22 @@ func runner(t testing.TB, url, owner string, db fence.DB) *once.Runner {
 		t.Fatal(err)
 	}
 	return runs
+}
+
+// through is a pool that goes through a proxy, and whose requests all have their SQL with them, so that traps find it.
+func through(t testing.TB, p *pgtest.Proxy) *pgxpool.Pool {
+	t.Helper()
+	pc, err := pgxpool.ParseConfig(p.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func soon(t testing.TB) context.Context {

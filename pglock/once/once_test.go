@@ -260,7 +260,7 @@ func TestALostReplyIsSettled(t *testing.T) {
 				t.Parallel()
 				d := pgtest.DB(t)
 				p := pgtest.NewProxy(t, d)
-				a := runner(t, d.URL, "a", (&pgtest.Database{URL: p.URL()}).Pool(t))
+				a := runner(t, d.URL, "a", through(t, p))
 				lost := map[string]func(string) <-chan struct{}{"reply": p.LoseNextReply, "request": p.LoseNextRequest}[part](statement)
 				n := 0
 				err := a.Run(soon(t), "report", tick, func(context.Context, *pglock.Lease) error { n++; return nil })
@@ -272,6 +272,28 @@ func TestALostReplyIsSettled(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A lock that is free and whose row is locked, as while another is being granted it, is not taken for one that is held.
+func TestALockThatChangesHandsIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a := runner(t, d.URL, "a", d.Pool(t))
+	d.Exec(t, `INSERT INTO pglock.leases (name) VALUES ($1)`, lockName)
+	tx, err := d.Conn(t).Begin(t.Context())
+	wantErr(t, "Begin", err, nil)
+	_, err = tx.Exec(t.Context(), `SELECT FROM pglock.leases FOR UPDATE`)
+	wantErr(t, "the row's lock", err, nil)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err = a.Run(short, "report", tick, nothing(t))
+	wantErr(t, "Run while it changes hands", err, context.DeadlineExceeded)
+	if errors.Is(err, once.ErrRunning) {
+		t.Errorf("Run while it changes hands = %v", err)
+	}
+	running := async(func() error { return a.Run(soon(t), "report", tick, does(nil)) })
+	wantErr(t, "Rollback", tx.Rollback(t.Context()), nil)
+	wantErr(t, "Run", happens(t, "it is granted", running), nil)
 }
 
 // A tick that falls into the time after a restart is not lost: Run waits, within its ctx.

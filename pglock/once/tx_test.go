@@ -73,9 +73,9 @@ func TestTheSuccessAndTheWritesAreOneTransaction(t *testing.T) {
 	if rec := last(t, runs); rec.Outcome != once.Failed || rec.Detail != "panic: broken" || count(t, d) != 0 {
 		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
 	}
-	wantErr(t, "Tx with too short a limit", runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
-		return err
+	wantErr(t, "Tx with too short a limit", runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, _ pgx.Tx) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
 	}, once.Retry(), once.Held(fence.Limit(100*time.Millisecond))), context.DeadlineExceeded)
 	wantErr(t, "Tx with Retry", runs.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry()), nil)
 	wantDuplicate(t, "Tx with Retry", runs.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry()), once.Done, "a")
@@ -114,7 +114,7 @@ func TestALostCommitIsLookedUp(t *testing.T) {
 			t.Parallel()
 			d := effects(t)
 			p := pgtest.NewProxy(t, d)
-			pool := (&pgtest.Database{URL: p.URL()}).Pool(t)
+			pool := through(t, p)
 			runs := runner(t, d.URL, "a", pool)
 			lost := map[string]func(string) <-chan struct{}{"reply": p.LoseNextReply, "request": p.LoseNextRequest}[part]("commit")
 			err := runs.Tx(soon(t), pool, "report", tick, effect(tick))
@@ -165,8 +165,7 @@ func TestEffectsAreAsManyAsOccurrencesDoneUnderFaults(t *testing.T) {
 	d := pgtest.DB(t)
 	d.Exec(t, `CREATE TABLE effects (due timestamptz, job text)`)
 	p := pgtest.NewProxy(t, d)
-	through := pgtest.Database{URL: p.URL()}
-	pools := []*pgxpool.Pool{through.Pool(t), through.Pool(t)}
+	pools := []*pgxpool.Pool{through(t, p), through(t, p)}
 	replicas := []*once.Runner{runner(t, p.URL(), "a", pools[0]), runner(t, p.URL(), "b", pools[1])}
 	faults := []struct {
 		name string
