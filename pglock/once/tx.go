@@ -19,7 +19,7 @@ import (
 // f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. db
 // is most often the pool that the Runner has. The transaction has a limit, a minute unless [Held] says otherwise.
 //
-// It blocks and fails as Run does, and as fence.HeldTx does. A commit whose answer was lost is looked up in the record, and so is
+// It blocks and fails as Run does, and as fence.HeldTx does; a conflict of transactions (40001) is a failure like any other, for Retry. A commit whose answer was lost is looked up in the record, and so is
 // no error if it came to pass.
 func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time.Time, f func(context.Context, pgx.Tx) error, opts ...Option) error {
 	o, cfg, err := check(job, due, opts)
