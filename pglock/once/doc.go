@@ -23,7 +23,8 @@
 //   - With [Retry] it runs at least once, as long as somebody calls: whatever has failed, or was not finished when the lease of its runner
 //     was over, can be run again. Never two at a time, as far as leases go (see package pglock: a paused process cannot know that
 //     its lease is over, and what it writes then is for a fence to refuse).
-//   - With [Runner.Tx] what the job writes to the database of the locks is there exactly once: in one transaction with the record.
+//   - With [Runner.Tx] what the job writes to the database of the locks is there exactly once if the occurrence is done, and not at all
+//     otherwise: it is one transaction with the record.
 //   - A runner that was paused for longer than its lease lasts changes nothing on the record of a later attempt: the database
 //     compares their tokens.
 //
@@ -59,7 +60,7 @@
 //
 //   - without Retry: at most one run for each job, whatever is delivered. What was not finished stays so, on record.
 //   - with Retry: one success, and never two workers at it. A delivery that comes while another is at work waits for that one, within its ctx.
-//   - with Tx: one effect, however often it is delivered.
+//   - with Tx and Retry: one effect in the database, however often it is delivered.
 //
 // The occurrence must be the same in all deliveries. A job of River keeps its ID and its CreatedAt; its ScheduledAt is set anew by each
 // retry and snooze, so that is no instant of any schedule. Take "kind/ID" as the name, and CreatedAt as the instant. A periodic job that

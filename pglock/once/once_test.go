@@ -242,9 +242,11 @@ func TestALateEndIsRecordedWhereNobodyHasBegunAnew(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
 	a := runner(t, d.URL, "a", d.Pool(t))
-	err := a.Run(soon(t), "report", tick, func(_ context.Context, l *pglock.Lease) error {
+	err := a.Run(soon(t), "report", tick, func(ctx context.Context, l *pglock.Lease) error {
 		d.Age(t, lockName, time.Minute)
 		wantErr(t, "Renew", l.Renew(soon(t)), pglock.ErrLost)
+		happens(t, "f's ctx ends", ctx.Done())
+		wantErr(t, "its cause", context.Cause(ctx), pglock.ErrLost)
 		return nil
 	})
 	wantErr(t, "Run", err, pglock.ErrLost)
