@@ -27,7 +27,7 @@ const (
 	leases    = "migrations/0001_leases.up.sql"
 	sqlFile   = "migrations/0002_fences.up.sql"
 	protect   = "migrations/0003_protect.up.sql"
-	onceFile  = "migrations/0005_once.up.sql"
+	onceFile  = "migrations/0006_once.up.sql"
 	statement = "fence/statement.go"
 	fences    = "./fence"
 	failovers = "./internal/failover"
@@ -76,7 +76,7 @@ var rules = []rule{
 	{"guard: tokens jump to the clock", leases, "greatest(clock - 1048576, seen)", "seen", failovers, "InTurn"},
 	{"guard: a grant is on the disk", leases, "current_setting('synchronous_commit') <> 'off' AS ready", "true AS ready", failovers, "Crashes"},
 	{"guard: the timeline of now", leases, "timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);", "timeline := (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint());", failovers, "UpForLonger"},
-	{"guard: only the very grant is renewed", leases, "AND x.slot = 0 AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = 0\n      FOR NO KEY", failovers, "OldLease"},
+	{"guard: only the very grant is renewed", leases, "AND x.slot = place AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = place\n      FOR NO KEY", failovers, "OldLease"},
 	{"guard: only a declared single node waits less", leases, "IF g.single_node AND same AND", "IF same AND", "./migrations", "PlainRestart"},
 	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
 	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},

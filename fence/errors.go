@@ -61,6 +61,10 @@ var (
 	// ErrCommitUnknown comes from [Tx] and [HeldTx] when the connection was lost during the commit: the writes may be there or
 	// not. A second transaction of the same grant can look.
 	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
+
+	// ErrShared comes from every fence that compares tokens, before any SQL, for the grant of a shared lease: others hold the lock
+	// at the same time, and the order of their tokens is not the order of their writes. [HeldTx] and [Hold] take it.
+	ErrShared = errors.New("the lease is shared")
 )
 
 // A StaleError is a write that came too late. It matches [ErrStale], and [ErrBehind] if Behind.

@@ -22,23 +22,26 @@ type config struct {
 	isolated  bool // isolation was said
 	limit     time.Duration
 	limited   bool // limit was said
+	shared    bool // the grant is
 	also      []string
 	returning *returning
 }
 
 // What an option is for. One that means nothing to a call is refused, not ignored.
-type use struct{ again, isolation, limit, also bool }
+type use struct{ again, isolation, limit, also, shared bool }
 
 var (
 	forRows      = use{again: true}
 	forTx        = use{isolation: true, also: true}
 	forCallersTx = use{also: true}
-	forHeldTx    = use{isolation: true, limit: true}
-	forHeldCheck = use{limit: true}
+	forHeldTx    = use{isolation: true, limit: true, shared: true}
+	forHeldCheck = use{limit: true, shared: true}
 )
 
 func (c config) refuse(what string, u use) error {
 	switch {
+	case c.shared && !u.shared:
+		return fmt.Errorf("fence: %s: %w: its token orders no writes; use HeldTx, or acquire the lock alone", what, ErrShared)
 	case c.returning != nil && !u.again:
 		return fmt.Errorf("fence: %s: %w: Returning is for rows", what, ErrInvalid)
 	case len(c.also) > 0 && !u.also:
@@ -89,7 +92,7 @@ func Schema(name string) Option {
 }
 
 func resolve(g Grant, opts []Option) (config, error) {
-	c := config{schema: cmp.Or(g.schema, DefaultSchema), limit: defaultLimit}
+	c := config{schema: cmp.Or(g.schema, DefaultSchema), limit: defaultLimit, shared: g.shared}
 	for _, o := range opts {
 		if o.set != nil { // the zero Option says nothing
 			o.set(&c)

@@ -24,6 +24,7 @@ type Grant struct {
 	Token Token
 
 	schema  string // where its fences are; empty: DefaultSchema
+	shared  bool   // with other holders at the same time
 	onStale func(error)
 	while   func() error
 }
@@ -34,6 +35,17 @@ func (g Grant) InSchema(name string) Grant {
 	g.schema = name
 	return g
 }
+
+// AsShared returns a copy of the grant that says that others hold the lock at the same time. Their tokens follow one another as they
+// were granted, which orders none of their writes: only [HeldTx] and [Hold] take such a grant, and all else refuses it with [ErrShared].
+// The Grant of a shared lease of package pglock says it by itself.
+func (g Grant) AsShared() Grant {
+	g.shared = true
+	return g
+}
+
+// IsShared says whether the grant is one of [Grant.AsShared].
+func (g Grant) IsShared() bool { return g.shared }
 
 // OnStale returns a copy of the grant whose writes call f once with their error whenever a fence refuses them as stale
 // (see [ErrStale]), before they return it. What the grant called before is called too, and first: the Grant of a lease of

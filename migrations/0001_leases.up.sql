@@ -27,7 +27,8 @@ CREATE TABLE pglock.migrations (
 CREATE SEQUENCE pglock.fencing_token AS bigint MAXVALUE 9007199254740991 CACHE 1 NO CYCLE;
 SELECT setval('pglock.fencing_token', floor(extract(epoch FROM clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint);
 
--- One row for each name (and slot; 0 is the mutex). Rows are freed by update and kept, so that tokens of a name rise.
+-- One row for each name and slot. Slot 0 is the mutex; where several may hold a name at once, each has one of the others, and
+-- slot 0 is what every grant of the name locks first (see 0005_kinds). Rows are freed by update and kept, so that tokens of a name rise.
 -- No CHECK constraints: PostgreSQL parses each anew in every UPDATE statement, and only the functions below write here.
 -- No index on the instants, and room in every page: renewals stay HOT.
 CREATE TABLE pglock.leases (
@@ -36,12 +37,16 @@ CREATE TABLE pglock.leases (
   token       bigint NOT NULL DEFAULT 0,             -- of the latest grant; 0: never granted
   acquisition uuid,                                  -- of the latest grant: the holder's credential, shown to nobody. It stays
                                                      -- after the release, so that a late duplicate of its grant is refused
+  revoked     uuid,                                  -- what revoke took from its holder: the acquisition
   owner       text NOT NULL DEFAULT '',              -- a label for people; decides nothing
   granted_at  timestamptz NOT NULL DEFAULT 'epoch',
   expires_at  timestamptz NOT NULL DEFAULT 'epoch',  -- the end of what the holder may trust; epoch: released
   not_before  timestamptz NOT NULL DEFAULT 'epoch',  -- nobody is granted it before, released or not
   ttl         interval NOT NULL DEFAULT '0',
+  delay       interval NOT NULL DEFAULT '0',         -- nobody is granted it for so long after expires_at, unless it was released
   metadata    jsonb,
+  permits     int NOT NULL DEFAULT 0,                -- of slot 0, what the name is: 0 a mutex, -1 a mutex that readers share, n a
+                                                     -- semaphore of n permits, in the slots 1 to n
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 50);
 
@@ -193,15 +198,19 @@ END $$;
 CREATE FUNCTION pglock.plant(lock text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT pg_try_advisory_xact_lock(hashtextextended('pglock.leases', hashtextextended(lock, 7251))) THEN RETURN false; END IF;
-  INSERT INTO pglock.leases (name) VALUES (lock) ON CONFLICT DO NOTHING;
+  -- If only slot 0 was deleted by hand, somebody may hold another.
+  INSERT INTO pglock.leases (name, permits) VALUES (lock, CASE WHEN EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock) THEN -1 ELSE 0 END)
+    ON CONFLICT DO NOTHING;
   RETURN true;
 END $$;
 
--- Grants locks. One answer for each input, in order:
+-- Grants locks. One answer for each input:
 --   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives: that is
 --                 a pure read
 --   held          token, owner, since, remaining_us of who is in the way; nothing was written
---   kept          the same of who was the last: nobody holds it, and not_before keeps it from others for remaining_us
+--   kept          the same of who was the last: nobody holds it, and it is kept from others for remaining_us
+--   other_kind    the same of who holds it as what it is: slot says what that is, as kinds does
+--   spared        not granted, since another of the same lot was not
 --   retry         free, but another has the row locked just now: ask again soon
 --   spent         this acquisition was granted before and is over: take a new id
 --   held_back     nothing is granted for remaining_us, after a restart or failover; owner says why, in words
@@ -209,13 +218,17 @@ END $$;
 --   ttl_too_long  remaining_us is the longest allowed
 --   invalid       the name, the id or the TTL
 -- An acquisition is the id of one attempt, granted at most once. owner is for people. holds_us keeps the name from others for
--- so long after the grant, released or not; 366 days at most. metas are jsonb. seen is the latest token the caller ever got from this database.
+-- so long after the grant, released or not; 366 days at most. metas are jsonb. seen is the latest token the caller ever got from
+-- this database. delays_us keeps the name from others after the lease has run out, unless it is released. kinds are as
+-- leases.permits: 0 alone, -1 beside other readers, n as one of n. Neighbours with the same number in lots are granted all or
+-- none, with one token, and all as the last of them says. client is that of mark.
 CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, ttls_us bigint[], holds_us bigint[] DEFAULT NULL,
-  metas text[] DEFAULT NULL, seen bigint DEFAULT 0)
-RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
+  metas text[] DEFAULT NULL, seen bigint DEFAULT 0, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL, lots int[] DEFAULT NULL,
+  client uuid DEFAULT NULL)
+RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE cap bigint; last bigint;
+DECLARE cap bigint; last bigint; first int := 1;
 BEGIN
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
   IF NOT FOUND THEN
@@ -226,8 +239,9 @@ BEGIN
     END IF;
   END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k;
-    LOOP
+    CONTINUE WHEN lots[k] = lots[k + 1];
+    ord := k; slot := 0;
+    WHILE first = k AND kinds[k] <> 0 IS NOT TRUE LOOP
       -- The inner SELECT locks the row if it is free; only then is the token drawn. FOR UPDATE, or it would pass by the
       -- KEY SHARE of a transaction that is protected by the lease.
       UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = acquisitions[k], owner = label,
@@ -235,9 +249,9 @@ BEGIN
         expires_at = clock_timestamp() + least(ttls_us[k], cap) * interval '1 us',
         not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + least(holds_us[k], 31622400000000) * interval '1 us'
           ELSE 'epoch' END,
-        metadata = metas[k]::jsonb
-        FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0
-                AND x.expires_at <= clock_timestamp() AND x.not_before <= clock_timestamp()
+        delay = coalesce(delays_us[k], 0) * interval '1 us', metadata = metas[k]::jsonb
+        FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
+                AND x.expires_at + x.delay <= clock_timestamp() AND x.not_before <= clock_timestamp()
                 AND x.acquisition IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
                 AND ttls_us[k] BETWEEN 100000 AND cap
               FOR UPDATE SKIP LOCKED) free
@@ -254,10 +268,11 @@ BEGIN
       SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
                   WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
                   WHEN ttls_us[k] > cap THEN 'ttl_too_long'
+                  WHEN x.permits <> 0 THEN 'slots'
                   WHEN x.expires_at > clock_timestamp() THEN 'held'
-                  WHEN x.not_before > clock_timestamp() THEN 'kept' ELSE 'retry' END,
+                  WHEN greatest(x.expires_at + x.delay, x.not_before) > clock_timestamp() THEN 'kept' ELSE 'retry' END,
              x.token, x.owner, x.granted_at, greatest(extract(epoch FROM CASE WHEN x.acquisition = acquisitions[k] THEN x.expires_at
-               ELSE greatest(x.expires_at, x.not_before) END - clock_timestamp()) * 1000000, 0)
+               ELSE greatest(x.expires_at + x.delay, x.not_before) END - clock_timestamp()) * 1000000, 0)
         INTO status, token, owner, since, remaining_us
         FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
       EXIT WHEN FOUND;
@@ -267,34 +282,41 @@ BEGIN
                      WHEN ttls_us[k] > cap THEN 'ttl_too_long' ELSE 'retry' END;
       EXIT WHEN status <> 'retry' OR NOT pglock.plant(names[k]);
     END LOOP;
-    IF status = 'ttl_too_long' THEN remaining_us := cap; END IF;
-    RETURN NEXT;
+    IF first < k OR kinds[k] <> 0 OR status = 'slots' THEN
+      RETURN QUERY SELECT first - 1 + a.ord, a.status, a.token, a.owner, a.since, a.remaining_us, a.slot
+        FROM pglock.acquire_slots(names[first:k], acquisitions[k], label, ttls_us[k], holds_us[k], delays_us[k], metas[k], coalesce(kinds[k], 0), cap, client) a;
+    ELSE
+      IF status = 'ttl_too_long' THEN remaining_us := cap; END IF;
+      RETURN NEXT;
+    END IF;
+    first := k + 1;
   END LOOP;
 END $$;
 
--- Extends grants by their TTL: renewed | locked (ask again; no loss) | expired | taken (a later grant exists) | gone (the row
--- was deleted). Only the very grant, and never a lapsed one. Commits at local: after a failover nothing new is granted until
+-- Extends grants by their TTL: renewed | locked (ask again; no loss) | expired | taken (a later grant exists) | revoked (see
+-- revoke) | gone (the row was deleted). Only the very grant, and never a lapsed one. Commits at local: after a failover nothing new is granted until
 -- every renewal that was lost has run out, so a slow synchronous standby need not cost anybody a lease.
-CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[])
+CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[], slots int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE until timestamptz;
+DECLARE until timestamptz; place int;
 BEGIN
   PERFORM pglock.need_read_committed(), set_config('synchronous_commit', 'local', true);
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; remaining_us := 0;
+    ord := k; remaining_us := 0; place := coalesce(slots[k], 0);
     SELECT x.expires_at INTO until FROM pglock.leases x
-      WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k] AND x.token = tokens[k]
+      WHERE x.name = names[k] AND x.slot = place AND x.acquisition = acquisitions[k] AND x.token = tokens[k]
       FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-      SELECT CASE WHEN x.token IS DISTINCT FROM tokens[k] OR x.acquisition IS DISTINCT FROM acquisitions[k] THEN 'taken'
+      SELECT CASE WHEN x.token IS DISTINCT FROM tokens[k] THEN 'taken' WHEN x.revoked = acquisitions[k] THEN 'revoked'
+                  WHEN x.acquisition IS DISTINCT FROM acquisitions[k] THEN 'taken'
                   WHEN x.expires_at > clock_timestamp() THEN 'locked' ELSE 'expired' END
-        INTO status FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+        INTO status FROM pglock.leases x WHERE x.name = names[k] AND x.slot = place;
       IF NOT FOUND THEN status := 'gone'; END IF;
     ELSIF until <= clock_timestamp() THEN status := 'expired';
     ELSE
-      UPDATE pglock.leases x SET expires_at = clock_timestamp() + x.ttl WHERE x.name = names[k] AND x.slot = 0
+      UPDATE pglock.leases x SET expires_at = clock_timestamp() + x.ttl WHERE x.name = names[k] AND x.slot = place
         RETURNING extract(epoch FROM x.ttl) * 1000000 INTO remaining_us;
       status := 'renewed';
     END IF;
@@ -305,23 +327,35 @@ END $$;
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
 -- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken. The
--- look for who waits comes after the row was locked, see mark.
+-- look for who waits comes after the row was locked, and slot 0 with it: see mark. A slot of -1 is not known, and is found.
 CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
-  rouse boolean DEFAULT true)
+  rouse boolean DEFAULT true, slots int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
+DECLARE place int;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; status := 'released';
+    ord := k; status := 'released'; place := coalesce(slots[k], 0);
+    IF place < 0 THEN
+      SELECT x.slot INTO place FROM pglock.leases x WHERE x.name = names[k] AND x.acquisition = acquisitions[k];
+    END IF;
+    IF place > 0 THEN
+      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
+      IF NOT FOUND AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0) THEN
+        status := 'locked';
+        RETURN NEXT;
+        CONTINUE;
+      END IF;
+    END IF;
     UPDATE pglock.leases l SET expires_at = 'epoch', not_before = CASE WHEN unheld[k] THEN 'epoch' ELSE l.not_before END
-      FROM (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]
+      FROM (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = place AND x.acquisition = acquisitions[k]
               AND x.expires_at > 'epoch' FOR NO KEY UPDATE SKIP LOCKED) mine
-      WHERE l.name = names[k] AND l.slot = 0;
+      WHERE l.name = names[k] AND l.slot = place;
     IF NOT FOUND THEN
-      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]
+      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = place AND x.acquisition = acquisitions[k]
         AND x.expires_at > 'epoch';
       status := CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
@@ -367,40 +401,50 @@ BEGIN
   UPDATE pglock.guard SET no_grants_before = 'epoch';
 END $$;
 
--- Owner only: forgets up to most names that have been idle for so long, and answers how many. Never younger than the cap: a
--- late duplicate of a grant must still meet its id. The sequence is past every token that goes.
+-- Owner only: forgets up to most names, and slots, that have been idle for so long, and answers how many. Never younger than the cap: a
+-- late duplicate of a grant must still meet its id. The sequence is past every token that goes. Slot 0 stays while there are others:
+-- they are looked for after it was locked, since a grant of a slot share-locks it.
 CREATE FUNCTION pglock.prune(idle interval, most int) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   before timestamptz := clock_timestamp() - greatest(idle, (SELECT cap_us FROM pglock.guard) * interval '1 us');
+  idle_names text[];
   top bigint;
   gone bigint;
+  names bigint;
 BEGIN
   WITH gone AS (
     DELETE FROM pglock.leases l USING (
-      SELECT x.name, x.slot FROM pglock.leases x WHERE greatest(x.granted_at, x.expires_at, x.not_before) < before
+      SELECT x.name, x.slot FROM pglock.leases x WHERE x.slot > 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before
         LIMIT most FOR UPDATE SKIP LOCKED) x
       WHERE l.name = x.name AND l.slot = x.slot RETURNING l.token)
     SELECT max(g.token), count(*) INTO top, gone FROM gone g;
+  SELECT array_agg(x.name), greatest(max(x.token), top) INTO idle_names, top FROM (
+    SELECT x.name, x.token FROM pglock.leases x WHERE x.slot = 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before
+        AND NOT EXISTS (SELECT FROM pglock.leases o WHERE o.name = x.name AND o.slot > 0)
+      LIMIT most FOR UPDATE SKIP LOCKED) x;
+  DELETE FROM pglock.leases l WHERE l.name = ANY (idle_names) AND l.slot = 0
+    AND NOT EXISTS (SELECT FROM pglock.leases o WHERE o.name = l.name AND o.slot > 0);
+  GET DIAGNOSTICS names = ROW_COUNT;
   IF top > pg_sequence_last_value('pglock.fencing_token') THEN PERFORM pglock.move_token(top, false); END IF;
   DELETE FROM pglock.waits w WHERE w.until < before;     -- of processes that died
-  RETURN gone;
+  RETURN gone + names;
 END $$;
 
 -- For people: who holds, since when, for how much longer. A lease that is over shows its past holder; free_in is what is left
 -- of not_before.
 CREATE VIEW pglock.inspect AS
   SELECT name, slot, expires_at > now AS held, owner, token, granted_at, ttl, greatest(expires_at - now, '0') AS remaining,
-         greatest(greatest(expires_at, not_before) - now, '0') AS free_in, metadata
+         greatest(greatest(expires_at + delay, not_before) - now, '0') AS free_in, metadata
   FROM pglock.leases, (SELECT clock_timestamp() AS now) AS one_reading WHERE token > 0;
 
--- Who holds a lock, for all who use locks: what acquire tells whoever asks for one that is held, without asking for it. Of a lock
--- that nobody holds it tells nothing else.
+-- Who holds a lock, for all who use locks: what acquire tells whoever asks for one that is held, without asking for it. If several
+-- do, the one whose lease lasts longest. Of a lock that nobody holds it tells nothing else.
 CREATE FUNCTION pglock.holder(lock text, OUT held boolean, OUT owner text, OUT since timestamptz, OUT token bigint, OUT remaining interval)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   SELECT true, x.owner, x.granted_at, x.token, x.expires_at - clock_timestamp() INTO held, owner, since, token, remaining
-    FROM pglock.leases x WHERE x.name = lock AND x.slot = 0 AND x.expires_at > clock_timestamp();
+    FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() ORDER BY x.expires_at DESC LIMIT 1;
   held := FOUND;
   remaining := greatest(remaining, '0');  -- the clock goes on
 END $$;

@@ -147,6 +147,9 @@ BEGIN
   IF current_setting('transaction_timeout', true)::interval NOT BETWEEN '1 us' AND total_ms * interval '1 ms' THEN
     said := set_config('transaction_timeout', total_ms || 'ms', true);
   END IF;
+  IF place > 0 THEN                                      -- against a grant that leaves no room for others
+    PERFORM FROM pglock.leases x WHERE x.name = lock AND x.slot = 0 FOR KEY SHARE;
+  END IF;
   -- Waits for a later grant that is being made. Its row has another token then, or the same one if it came to nothing.
   SELECT x.expires_at, x.token INTO until, last_token FROM pglock.leases x
     WHERE x.name = lock AND x.slot = place AND x.token = tok FOR KEY SHARE;

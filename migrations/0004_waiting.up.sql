@@ -16,27 +16,33 @@ CREATE UNLOGGED TABLE pglock.waits (
   since  timestamptz NOT NULL,
   until  timestamptz NOT NULL,                            -- a waiter that died is passed over after that
   fair   boolean NOT NULL,
+  kind   int NOT NULL DEFAULT 0,                               -- what it waits for, as acquire has it
   woken  boolean NOT NULL DEFAULT false,                  -- a release has notified it; of a fair mark, any other is taken away
   PRIMARY KEY (name, client)
 );
 
--- Wakes whoever has waited longest for each of these names that is free.
+-- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader.
 CREATE FUNCTION pglock.wake(names text[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
-DECLARE m pglock.waits;
+DECLARE m pglock.waits; passed pglock.waits;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
   FOR k IN 1..cardinality(names) LOOP
-    SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
-        AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = names[k] AND l.slot = 0 AND l.expires_at > clock_timestamp())
-      ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
-    CONTINUE WHEN NOT FOUND;
-    IF m.fair THEN
-      UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
-    ELSE
-      DELETE FROM pglock.waits w WHERE w.name = m.name AND w.client = m.client;
-    END IF;
-    PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
+    passed := NULL;
+    LOOP
+      SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
+          AND (passed IS NULL OR (x.since, x.client) > (passed.since, passed.client))
+        ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
+      EXIT WHEN NOT FOUND OR EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
+      IF m.fair THEN
+        UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
+      ELSE
+        DELETE FROM pglock.waits w WHERE w.name = m.name AND w.client = m.client;
+      END IF;
+      PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
+      EXIT WHEN m.kind >= 0;
+      passed := m;
+    END LOOP;
   END LOOP;
 END $$;
 
@@ -46,25 +52,32 @@ END $$;
 --   retry    it is free, or its row is locked just now: ask for it, soon. Nothing was marked
 -- A release locks the row before it looks for marks, and a mark is made under a lock on the row: so a release that does not see
 -- the mark has committed, or is met here. A release or a renewal that comes meanwhile asks again, at once. A mark that is there
--- already is only looked at, and so is the row: nothing is written before half of its time is over.
-CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boolean[])
+-- already is only looked at, and so is the row: nothing is written before half of its time is over. Where several may hold the name,
+-- the row is slot 0, which the release of a slot share-locks.
+CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boolean[], kinds int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE free_at timestamptz; mine pglock.waits; placed boolean; before pglock.waits;
+DECLARE free_at timestamptz; mine pglock.waits; placed boolean; before pglock.waits; wanted int;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; before := NULL; free_at := NULL;
+    ord := k; before := NULL; free_at := NULL; wanted := coalesce(kinds[k], 0);
     SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = names[k] AND x.client = mark.client AND x.wait = waits[k]
-      AND x.fair = fairs[k] AND x.until > clock_timestamp();
+      AND x.fair = fairs[k] AND x.kind = wanted AND x.until > clock_timestamp();
     placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s';
-    IF placed THEN
-      SELECT greatest(x.expires_at, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
+    IF wanted <> 0 OR EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits <> 0) THEN
+      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND NOT placed FOR NO KEY UPDATE SKIP LOCKED;
+      IF FOUND OR placed THEN
+        SELECT o.until, o.token, o.owner, o.since INTO free_at, token, owner, since
+          FROM pglock.obstacle(names[k], wanted, mark.client) o WHERE o.status IN ('held', 'kept');
+      END IF;
+    ELSIF placed THEN
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
         FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
     ELSE
-      SELECT greatest(x.expires_at, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
         FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
     END IF;
     status := CASE WHEN free_at > clock_timestamp() THEN 'marked' ELSE 'retry' END;
@@ -74,10 +87,11 @@ BEGIN
       IF FOUND THEN status := 'queued'; END IF;
     END IF;
     IF status <> 'retry' AND NOT placed THEN
-      INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair)
-        VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k])
-        ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, woken = false,
-          since = CASE WHEN w.until > clock_timestamp() AND w.fair = excluded.fair AND w.wait = excluded.wait THEN w.since ELSE excluded.since END;
+      INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind)
+        VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted)
+        ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, kind = excluded.kind, woken = false,
+          since = CASE WHEN w.until > clock_timestamp() AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN w.since
+            ELSE excluded.since END;
     END IF;
     IF status = 'queued' AND NOT before.woken THEN         -- the lock was not released: it ran out
       PERFORM pglock.wake(names[k:k]);
@@ -89,17 +103,17 @@ BEGIN
 END $$;
 
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
--- meanwhile, with or without a mark that is left, passes that on.
+-- meanwhile, with or without a mark that is left, passes that on; who wanted alone what readers share lets them pass.
 CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE woken boolean;
+DECLARE woken boolean; kind int;
 BEGIN
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
     DELETE FROM pglock.waits w
       USING (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.wait = waits[k] FOR UPDATE SKIP LOCKED) mine
-      WHERE w.name = names[k] AND w.client = unmark.client RETURNING w.woken INTO woken;
-    IF woken OR NOT FOUND THEN PERFORM pglock.wake(names[k:k]); END IF;
+      WHERE w.name = names[k] AND w.client = unmark.client RETURNING w.woken, w.kind INTO woken, kind;
+    IF woken OR NOT FOUND OR kind = 0 AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = -1) THEN PERFORM pglock.wake(names[k:k]); END IF;
     DELETE FROM pglock.waits w
       USING (SELECT x.client FROM pglock.waits x WHERE x.name = names[k] AND x.until <= clock_timestamp() FOR UPDATE SKIP LOCKED) dead
       WHERE w.name = names[k] AND w.client = dead.client;
@@ -109,15 +123,16 @@ END $$;
 -- Ends grants and makes others, in one call and one commit: how a process hands a lock from one of its own to the next. Whoever
 -- waits elsewhere is woken for what is free afterwards. Answers as release does, with ended true, and then as acquire does;
 -- awaited says that another process is marked as waiting for what was granted.
-CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], unheld boolean[], names text[], acquisitions uuid[],
-  label text, ttls_us bigint[], holds_us bigint[], metas text[], seen bigint)
-RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, ended boolean, awaited boolean)
+CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], unheld boolean[], ended_slots int[], names text[], acquisitions uuid[],
+  label text, ttls_us bigint[], holds_us bigint[], metas text[], seen bigint, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL,
+  lots int[] DEFAULT NULL, client uuid DEFAULT NULL)
+RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int, ended boolean, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
-  RETURN QUERY SELECT r.ord, r.status, NULL::bigint, NULL, NULL::timestamptz, NULL::bigint, true, false
-    FROM pglock.release(ended_names, ended_acquisitions, false, unheld, false) r;
+  RETURN QUERY SELECT r.ord, r.status, NULL::bigint, NULL, NULL::timestamptz, NULL::bigint, NULL::int, true, false
+    FROM pglock.release(ended_names, ended_acquisitions, false, unheld, false, ended_slots) r;
   RETURN QUERY SELECT a.*, false, a.status = 'granted' AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[a.ord] AND w.until > clock_timestamp())
-    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen) a;
+    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client) a;
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (ended_names)) THEN PERFORM pglock.wake(ended_names); END IF;
 END $$;

@@ -180,4 +180,9 @@ func TestHolder(t *testing.T) {
 	g = c.takeWith(ask{name: "a", hold: time.Minute})
 	c.release(g)
 	want(t, "kept from others", holder(), "f t f t")
+	for _, seconds := range []int{20, 30, 25} {
+		want(t, "a reader", one[string](c, `SELECT status FROM pglock.acquire(ARRAY['b'], ARRAY[gen_random_uuid()], 'reader of ' || $1::int,
+			ARRAY[$1 * 1000000::bigint], kinds => ARRAY[-1])`, seconds), "granted")
+	}
+	want(t, "readers", one[string](c, `SELECT owner FROM pglock.holder('b')`), "reader of 30")
 }

@@ -183,7 +183,7 @@ func TestWakingForAHeldLockWakesNobody(t *testing.T) {
 }
 
 const exchangeOne = `SELECT string_agg(concat_ws(' ', status, ended, awaited), ', ') FROM pglock.exchange(
-	ARRAY[$1::text], ARRAY[$2::uuid], NULL, ARRAY[$1::text], ARRAY[$3::uuid], '', ARRAY[30000000::bigint], NULL, NULL, 0)`
+	ARRAY[$1::text], ARRAY[$2::uuid], NULL, NULL, ARRAY[$1::text], ARRAY[$3::uuid], '', ARRAY[30000000::bigint], NULL, NULL, 0)`
 
 // A hand-over is one grant after the other in one commit. It wakes nobody, and says that somebody waits.
 func TestAnExchangeHandsOverAndWakesOnlyForWhatIsFreeAfterwards(t *testing.T) {

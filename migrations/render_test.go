@@ -146,7 +146,7 @@ func TestFSIsAFileSystem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0006_roles.up.sql"); err != nil {
+		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0007_roles.up.sql"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,10 +1,12 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/fencedlock/fencedlock/internal/holding"
@@ -27,13 +29,18 @@ const (
 // or failover, a *LostError when the answer came too late to trust a grant, ErrReadOnly, ErrNotMigrated, ErrNotAllowed,
 // ErrTokensBehind, ErrInvalidName, ErrInvalidOption, ErrOwnTransaction, ErrClosed, the cause of ctx, or what the driver says.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.begin(ctx, name, opts)
+	return c.TryAcquireAll(ctx, []string{name}, opts...)
+}
+
+// TryAcquireAll is TryAcquire for several names, as AcquireAll has them. The error tells one that is in the way.
+func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Option) (*Lease, error) {
+	lc, err := c.begin(ctx, names, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.calls.Done()
 	if lc.fair {
-		return nil, fmt.Errorf("%w: Fair is for those who wait, and TryAcquire of lock %q does not", ErrInvalidOption, name)
+		return nil, fmt.Errorf("%w: Fair is for those who wait, and TryAcquire of lock %q does not", ErrInvalidOption, lc.name)
 	}
 	return c.attempt(ctx, lc)
 }
@@ -55,13 +62,23 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 // ends, the error matches its cause and the last reason for waiting: ErrHeld, say. A call that waits behind others learns only
 // in its turn that its TTL is above the cap. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
-	lc, err := c.begin(ctx, name, opts)
+	return c.AcquireAll(ctx, []string{name}, opts...)
+}
+
+// AcquireAll waits until it is granted all of the names at once, in one statement and with one token, or ctx ends. It holds none while
+// it waits for another, so it cannot deadlock with others, whatever the order of their names; among calls of one client it has
+// its place in the queues of all its names. The lease is one: it is renewed, lost and released as a whole. Options apply to
+// each name; Fair is for one name alone. 1 to 1000 names, none of them twice, or the error is ErrInvalidName. Otherwise it is as Acquire.
+//
+// A call that wants many names which are in demand may wait long: nobody stands back for it.
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (*Lease, error) {
+	lc, err := c.begin(ctx, names, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer c.calls.Done()
 	if ctx.Err() != nil {
-		return nil, waited(ctx, name, nil)
+		return nil, waited(ctx, lc.name, nil)
 	}
 	w := c.queues.enter(lc)
 	l, err := c.wait(ctx, w)
@@ -123,10 +140,15 @@ func (c *Client) answered(ctx context.Context, w *waiter, r *request) (*Lease, e
 }
 
 // begin checks what a call was given, and enters it.
-func (c *Client) begin(ctx context.Context, name string, opts []Option) (leaseConfig, error) {
-	lc, err := c.leaseConfig(name, opts)
-	if err == nil && holding.Is(ctx, c.cfg.Schema, name) {
-		err = fmt.Errorf("%w: lock %q", ErrOwnTransaction, name)
+func (c *Client) begin(ctx context.Context, names []string, opts []Option) (leaseConfig, error) {
+	lc, err := c.leaseConfig(slices.Clone(names), opts)
+	if err == nil {
+		err = c.checkReentrant(ctx, lc)
+	}
+	for _, name := range lc.names {
+		if err == nil && holding.Is(ctx, c.cfg.Schema, name) {
+			err = fmt.Errorf("%w: lock %q", ErrOwnTransaction, name)
+		}
 	}
 	if err == nil && !c.enter() {
 		err = ErrClosed
@@ -181,9 +203,11 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
 	case "held", "kept":
-		return &HeldError{Name: lc.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+	case "other_kind":
+		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
 	case "retry": // free, but just now locked by another
-		return &HeldError{Name: lc.name, Owner: a.owner, Since: a.since}
+		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Since: a.since}
 	case "spent":
 		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":
@@ -244,7 +268,7 @@ func (c *Client) line(ctx context.Context, w *waiter, tries int) (r *request, re
 	case "retry":
 		return c.queues.ask(w), 0, nil
 	case "marked", "queued":
-		held := &HeldError{Name: w.config.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
+		held := &HeldError{Name: w.queue.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
 		c.queues.refused(w, held)
 		rest = jitter(min(firstPoll<<min(tries, 10), lastPoll))
 		if hears {

@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,21 @@ type batch struct {
 }
 
 func (b batch) size() int { return len(b.requests) + len(b.ends) }
+
+// rows is how many answers the requests get: one for each name.
+func (b batch) rows() (n int) {
+	for _, r := range b.requests {
+		n += len(r.names)
+	}
+	return n
+}
+
+func (b batch) endRows() (n int) {
+	for _, s := range b.ends {
+		n += len(s.places)
+	}
+	return n
+}
 
 // A connectError comes before anything was sent.
 type connectError struct{ err error }
@@ -33,8 +49,7 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 	if *b = w.withoutDead(*b); b.size() == 0 {
 		return nil
 	}
-	replies := make([]reply, len(b.requests))
-	outcomes := make([]string, len(b.ends))
+	replies, outcomes := make([]reply, b.rows()), make([]string, b.endRows())
 	var call statement
 	switch {
 	case len(b.requests) == 0:
@@ -54,60 +69,104 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 		return err
 	}
 	w.failing = false
-	for i, r := range b.requests {
-		replies[i].sent = sent
-		w.deliver(r, replies[i])
+	for _, r := range b.requests {
+		n := len(r.names)
+		a := r.combine(replies[:n])
+		replies = replies[n:]
+		a.sent = sent
+		w.deliver(r, a)
 	}
-	for i, s := range b.ends {
-		w.conclude(s, outcomes[i])
+	for _, s := range b.ends {
+		n := len(s.places)
+		w.conclude(s, ended(outcomes[:n]))
+		outcomes = outcomes[n:]
 	}
 	return nil
 }
 
 func (w *workLine) acquireCall(b batch, replies []reply) statement {
-	return statement{w.client.sql.acquire, w.requestArgs(b), into(replies)}
-}
-
-// into reads the answers of acquire, and of what answers like it.
-func into(replies []reply) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
+	return statement{w.client.sql.acquire, w.requestArgs(b), func(rows pgx.Rows) error {
 		var ord int
 		var since, remaining int64
 		var a reply
-		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining); err != nil {
+		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining, &a.slot); err != nil {
 			return err
 		}
 		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
 		replies[ord-1] = a
 		return nil
-	}
+	}}
 }
 
+// combine makes one answer of those for the names of a request: all were granted, or one says why none was.
+func (r *request) combine(answers []reply) reply {
+	for i, a := range answers {
+		if a.status != "granted" && a.status != "spared" {
+			a.name = r.names[i]
+			return a
+		}
+	}
+	a := answers[0]
+	slots := make([]int, len(answers))
+	for i, one := range answers {
+		slots[i] = one.slot
+		a.remaining = min(a.remaining, one.remaining)
+	}
+	a.places = r.placesIn(slots)
+	return a
+}
+
+// ended makes one outcome of those for the places of a grant.
+func ended(outcomes []string) string {
+	for _, worst := range []string{"locked", "gone"} {
+		if slices.Contains(outcomes, worst) {
+			return worst
+		}
+	}
+	return "released"
+}
+
+// requestArgs has a row for each name. What is rarely used is not sent, and nobody need look at it.
 func (w *workLine) requestArgs(b batch) []any {
 	n := len(b.requests)
-	names, ids, ttls := make([]string, n), make([]acquisition, n), make([]int64, n)
-	holds, metas := make([]int64, n), make([]*string, n)
-	var anyHold, anyMeta bool
+	names, ids, ttls := make([]string, 0, n), make([]acquisition, 0, n), make([]int64, 0, n)
+	var holds, delays []int64
+	var metas []*string
+	var kinds, lots []int32
 	for i, r := range b.requests {
-		names[i], ids[i], ttls[i] = r.name, r.id, r.ttl.Microseconds()
-		holds[i], metas[i] = r.holdAtLeast.Microseconds(), r.metadata
-		anyHold, anyMeta = anyHold || r.holdAtLeast > 0, anyMeta || r.metadata != nil
+		for _, name := range r.names {
+			row := len(names)
+			names, ids, ttls = append(names, name), append(ids, r.id), append(ttls, r.ttl.Microseconds())
+			holds = sparse(holds, row, r.holdAtLeast.Microseconds())
+			delays = sparse(delays, row, r.lockDelay.Microseconds())
+			metas = sparse(metas, row, r.metadata)
+			kinds = sparse(kinds, row, int32(r.kind))
+		}
+		for len(lots) < len(names) {
+			lots = append(lots, int32(i))
+		}
 	}
-	if !anyHold { // rarely used: nothing to send and to look at
-		holds = nil
+	if len(names) == n { // no lots of several
+		lots = nil
 	}
-	if !anyMeta {
-		metas = nil
+	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load(), delays, kinds, lots, w.client.listener.id}
+}
+
+// sparse adds v to a column, unless it is zero: rows that it does not reach count as zero in the database.
+func sparse[T comparable](column []T, row int, v T) []T {
+	var zero T
+	if v == zero {
+		return column
 	}
-	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load()}
+	return append(append(column, make([]T, row-len(column))...), v)
 }
 
 func (w *workLine) releaseCall(b batch, outcomes []string) statement {
-	names, ids, unheld := endArgs(b)
+	names, ids, unheld, slots := endArgs(b)
 	// Losing a release in a crash costs others the rest of a TTL, and a flush for each costs everybody: it need not be durable
 	// when it travels alone.
 	const deferred = true
-	return statement{w.client.sql.release, []any{names, ids, deferred, unheld}, func(rows pgx.Rows) error {
+	return statement{w.client.sql.release, []any{names, ids, deferred, unheld, slots}, func(rows pgx.Rows) error {
 		var ord int
 		var status string
 		if err := rows.Scan(&ord, &status); err != nil {
@@ -118,22 +177,25 @@ func (w *workLine) releaseCall(b batch, outcomes []string) statement {
 	}}
 }
 
-func endArgs(b batch) (names []string, ids []acquisition, unheld []bool) {
+func endArgs(b batch) (names []string, ids []acquisition, unheld []bool, slots []int32) {
 	for _, s := range b.ends {
-		names, ids, unheld = append(names, s.name), append(ids, s.id), append(unheld, s.unheld)
+		for _, p := range s.places {
+			slots = sparse(slots, len(names), int32(p.slot))
+			names, ids, unheld = append(names, p.name), append(ids, s.id), append(unheld, s.unheld)
+		}
 	}
-	return names, ids, unheld
+	return names, ids, unheld, slots
 }
 
 func (w *workLine) exchangeCall(b batch, outcomes []string, replies []reply) statement {
-	names, ids, unheld := endArgs(b)
-	args := append([]any{names, ids, unheld}, w.requestArgs(b)...)
+	names, ids, unheld, slots := endArgs(b)
+	args := append([]any{names, ids, unheld, slots}, w.requestArgs(b)...)
 	return statement{w.client.sql.exchange, args, func(rows pgx.Rows) error {
 		var ord int
 		var since, remaining int64
 		var a reply
 		var ended bool
-		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining, &ended, &a.awaited); err != nil {
+		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining, &a.slot, &ended, &a.awaited); err != nil {
 			return err
 		}
 		if ended {

@@ -17,7 +17,7 @@ const lateClose = time.Second
 
 // A Client acquires locks and keeps the leases that it was granted. One for a process is enough: callers share its round trips
 // and commits. It has up to three connections for its own, outside any pool, opened when needed and closed after a minute
-// without use: one acquires and releases, one only renews, one listens while somebody waits; Inspect, List, Prune and an Elector's Leader and Observe use up to two more while they run. Safe for
+// without use: one acquires and releases, one only renews, one listens while somebody waits or holds a lease for long; Inspect, List, Prune and an Elector's Leader and Observe use up to two more while they run. Safe for
 // concurrent use.
 type Client struct {
 	cfg    Config

@@ -18,12 +18,17 @@ const releaseTimeout = 5 * time.Second
 // The error joins what there is of: the error of the acquisition (f has not run); the error of f; a *LostError if the lease was
 // lost before f had returned, whatever f answered; ErrClosed if the client was closed before that; ErrNotReleased if the
 // release was not confirmed within 5 s (the work was done under the lease). A panic or runtime.Goexit in f releases the lease
-// and goes on. f may release the lease itself. Do is not re-entrant: a Do of the same name inside f waits for itself.
+// and goes on. f may release the lease itself. Do is not re-entrant: asking for the same name with f's context is ErrReentrant.
 func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, l *Lease) error, opts ...Option) (err error) {
+	return c.DoAll(ctx, []string{name}, f, opts...)
+}
+
+// DoAll is Do for several names, which it acquires as AcquireAll does.
+func (c *Client) DoAll(ctx context.Context, names []string, f func(ctx context.Context, l *Lease) error, opts ...Option) (err error) {
 	if f == nil {
 		return fmt.Errorf("%w: Do without a function", ErrInvalidOption)
 	}
-	l, err := c.Acquire(ctx, name, opts...)
+	l, err := c.AcquireAll(ctx, names, opts...)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@
 // While every statement goes to one primary whose commits are not lost, and whose clock is not stepped forward by more than
 // the margin (a tenth of the TTL, at least 50 ms):
 //
-//   - For one name the database never records two unexpired holders. Only its clock decides; no clock of a client is ever
+//   - For one name (and slot, where several may hold it) the database never records two unexpired holders, nor one who holds it
+//     alone beside anybody else. Only its clock decides; no clock of a client is ever
 //     compared with it.
 //   - The token of a grant is greater than that of every earlier grant of the name, and unique over all names: over releases,
 //     expiries, deleted rows, restarts and clean-ups. Renewals and retries do not change it, losing tries use none up.
@@ -53,6 +54,13 @@
 // the next of them with the same commit. Between processes there is no order unless all of them say [Fair]: a release wakes the one that has
 // waited longest, and whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
 // grow with the number of those who wait: see [Client.Acquire].
+//
+// # Kinds
+//
+// A lock is held by one at a time, unless those who use it say otherwise: [Shared] lets readers hold it beside each other, [Permits]
+// makes it a semaphore. Each holder then has a slot, which is a lease like any other. [Client.AcquireAll] is granted several names
+// at once, or none. [LockDelay] and [MaxHold] are about holders that crash and leases that are forgotten; [Client.Revoke] takes
+// a lock away.
 //
 // # Leaders
 //

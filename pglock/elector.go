@@ -73,7 +73,7 @@ func NewElector(c *Client, name string, cfg ElectorConfig) (*Elector, error) {
 	if cfg.Metadata != nil {
 		e.options = append(e.options, Metadata(cfg.Metadata))
 	}
-	_, err := c.leaseConfig(name, e.options)
+	_, err := c.leaseConfig([]string{name}, e.options)
 	return e, err
 }
 

@@ -59,6 +59,15 @@ var (
 	// a lock of the same name and schema in another one is refused too: use a context without the transaction's values there.
 	ErrOwnTransaction = errors.New("pglock: the lock is held by the transaction that asks for it")
 
+	// ErrReentrant comes when a lock is asked for with the context of a lease that holds it, as the function of a Do gets one: the call
+	// could only wait for itself. Nothing was sent. As with ErrOwnTransaction, a lock of the same name and schema in another database
+	// is refused too.
+	ErrReentrant = errors.New("pglock: the lock is held by the caller itself")
+
+	// ErrOtherKind comes while somebody holds the name as something else: with another number of Permits, say. Nothing was granted, and
+	// waiting is the caller's to do. The error is an *OtherKindError.
+	ErrOtherKind = errors.New("pglock: the lock is of another kind")
+
 	// ErrInvalidName comes, before any SQL, for a lock name that is empty, longer than 255 bytes, not UTF-8, or holds a NUL.
 	ErrInvalidName = errors.New("pglock: invalid lock name")
 
@@ -74,7 +83,7 @@ type HeldError struct {
 	Token     fence.Token   // of the holder's grant; 0 where it was not told
 	Since     time.Time     // when it was granted, by the database's clock; of the last holder while it is changing hands
 	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
-	Over      bool          // nobody holds it any more: HoldAtLeast keeps it from others for what remains
+	Over      bool          // nobody holds it any more: HoldAtLeast or LockDelay keeps it from others for what remains
 }
 
 func (e *HeldError) Error() string {
@@ -82,7 +91,7 @@ func (e *HeldError) Error() string {
 		return fmt.Sprintf("pglock: %q is changing hands just now: try again", e.Name)
 	}
 	if e.Over {
-		return fmt.Sprintf("pglock: %q was held by %q since %s (token %d), and is kept from others for another %v (HoldAtLeast)",
+		return fmt.Sprintf("pglock: %q was held by %q since %s (token %d), and is kept from others for another %v (HoldAtLeast or LockDelay)",
 			e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("pglock: %q is held by %q since %s (token %d), %v left unless renewed",
@@ -116,6 +125,10 @@ const (
 	Expired LossCause = "expired"
 	// Taken: another grant of the lock exists.
 	Taken LossCause = "taken"
+	// Revoked: Client.Revoke took it. The database grants the lock to nobody before the lease would have run out.
+	Revoked LossCause = "revoked"
+	// HeldTooLong: the MaxHold of the lease is over.
+	HeldTooLong LossCause = "held too long"
 	// Deleted: the row of the lock is no longer there.
 	Deleted LossCause = "deleted"
 )

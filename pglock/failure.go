@@ -80,7 +80,7 @@ func hopeless(err error) bool {
 	var invalid *pgconn.ParseConfigError
 	switch {
 	case errors.Is(err, ErrNotMigrated), errors.Is(err, ErrNotAllowed), errors.Is(err, ErrInvalidOption),
-		errors.Is(err, ErrInvalidName), errors.Is(err, ErrTokensBehind), errors.Is(err, ErrClosed), errors.As(err, &invalid):
+		errors.Is(err, ErrInvalidName), errors.Is(err, ErrOtherKind), errors.Is(err, ErrTokensBehind), errors.Is(err, ErrClosed), errors.As(err, &invalid):
 		return true
 	}
 	state := sqlState(err)

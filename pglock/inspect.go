@@ -17,10 +17,10 @@ const pruneChunk = 1000
 // A Status is what the database knows of a lock, by its clock.
 type Status struct {
 	Name      string          // what is locked
-	Slot      int             // always 0: locks that several hold at once are not there yet
+	Slot      int             // 0; where several hold the name at once (Shared, Permits) each has one from 1 on
 	Held      bool            // somebody holds it
 	Owner     string          // of the holder; of the last one if nobody holds
-	Token     fence.Token     // of the latest grant
+	Token     fence.Token     // of the latest grant, which may be one that Revoke drew
 	Since     time.Time       // when that was granted
 	TTL       time.Duration   // of that grant
 	Remaining time.Duration   // what the lease has left unless it is renewed; 0 if nobody holds
@@ -28,21 +28,29 @@ type Status struct {
 	Metadata  json.RawMessage // what the latest grant was given with; nil if nothing
 }
 
-// Inspect answers who holds the lock, or held it last. A name that was never used, or was pruned, is free with an empty Owner.
+// Inspect answers who holds the lock, or held it last; if several do, the one whose lease lasts longest, see Holders. A name that was never used, or was pruned, is free with an empty Owner.
 // It blocks for one round trip, at most until ctx ends, and changes nothing. The error is ErrNotAllowed for a role without
 // grant_auditor, ErrInvalidName, ErrNotMigrated, ErrClosed, the cause of ctx, or what the driver says.
 func (c *Client) Inspect(ctx context.Context, name string) (Status, error) {
 	if err := checkName(name); err != nil {
 		return Status{}, err
 	}
-	found, err := c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 AND slot OPERATOR(pg_catalog.=) 0`, name)
+	found, err := c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY held DESC, free_in DESC, token DESC LIMIT 1`, name)
 	if err != nil || len(found) == 0 {
 		return Status{Name: name}, err
 	}
 	return found[0], nil
 }
 
-// List answers every lock that was ever granted and not pruned, by name. It blocks, needs and fails as Inspect does.
+// Holders answers all who hold the lock, by slot. It blocks, needs and fails as Inspect does.
+func (c *Client) Holders(ctx context.Context, name string) ([]Status, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	return c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 AND held ORDER BY slot`, name)
+}
+
+// List answers every lock that was ever granted and not pruned, by name and slot. It blocks, needs and fails as Inspect does.
 func (c *Client) List(ctx context.Context) ([]Status, error) {
 	return c.inspect(ctx, ` ORDER BY name, slot`)
 }

@@ -46,6 +46,9 @@ type reply struct {
 	since     time.Time
 	remaining time.Duration
 	sent      instant // before the sending that was answered
+	places    []place // of a grant
+	name      string  // which of several is in the way
+	slot      int     // of a grant; what the name is, where it is of another kind
 	awaited   bool    // another process waits for what was granted by a hand-over
 	err       error
 }
@@ -73,9 +76,33 @@ func (r *request) trust(sent instant, remaining time.Duration) instant {
 	return trustAfterGrant(r.firstSent, sent, r.ttl, remaining)
 }
 
+// A place is a name with the slot of a holder: 0, where one may hold it at a time.
+type place struct {
+	name string
+	slot int
+}
+
+// unknownSlot stands for the slot of a grant whose answer is not known: the database finds it by its acquisition.
+const unknownSlot = -1
+
+// placesIn are where a request was granted, or may have been if there are no slots.
+func (c leaseConfig) placesIn(slots []int) []place {
+	all := make([]place, len(c.names))
+	for i, name := range c.names {
+		all[i].name = name
+		switch {
+		case slots != nil:
+			all[i].slot = slots[i]
+		case c.kind != alone:
+			all[i].slot = unknownSlot
+		}
+	}
+	return all
+}
+
 // A surrender ends a grant, or what may have been granted: its acquisition is never held again, whatever becomes of it.
 type surrender struct {
-	name   string
+	places []place
 	id     acquisition
 	giveUp instant      // by then the lease is over by itself
 	done   chan<- error // nil, or gets the outcome; has room for it

@@ -17,6 +17,10 @@ const (
 	// minAttempt is how long a renewal gets at least, before its connection is given up for a new one.
 	minAttempt = 100 * time.Millisecond
 
+	// listenFrom is for how long a lease must have been held, and what its interval of renewals must be at least, to want to hear of a
+	// revocation before the next renewal.
+	listenFrom = 2 * time.Second
+
 	// lockedRetry is the pause before asking again for a lease whose row somebody has locked.
 	lockedRetry = 20 * time.Millisecond
 )
@@ -133,7 +137,7 @@ func (k *keeper) due() []*Lease {
 		l.mu.Lock()
 		left := k.client.clock.left(l.renewAt)
 		over := l.over != nil || k.client.clock.left(l.trust) <= 0
-		waits := !l.renewing && (!l.config.manual || len(l.waiters) > 0)
+		waits := !l.renewing && l.isRenewed()
 		l.mu.Unlock()
 		switch {
 		case over:
@@ -162,7 +166,7 @@ func (k *keeper) plan(a *attempt) time.Duration {
 	}
 	for l := range k.held {
 		l.mu.Lock()
-		if !l.renewing && (!l.config.manual || len(l.waiters) > 0) {
+		if !l.renewing && l.isRenewed() {
 			wait = min(wait, k.client.clock.left(l.renewAt))
 		}
 		l.mu.Unlock()
@@ -221,6 +225,7 @@ func (k *keeper) renew(ctx context.Context, due []*Lease) {
 	sent, answers, err := k.ask(ctx, due)
 	if err == nil {
 		k.failing = false
+		k.listen(due)
 		for i, l := range due {
 			l.renewed(sent, answers[i])
 		}
@@ -241,30 +246,76 @@ func (k *keeper) renew(ctx context.Context, due []*Lease) {
 	}
 }
 
+// listen lets a revocation of leases that are renewed seldom be heard at once. It is asked for once for each, so that a client behind
+// a pooler does not try for ever.
+func (k *keeper) listen(due []*Lease) {
+	seldom, want := false, false
+	for _, l := range due {
+		if l.config.renewEvery < listenFrom || k.client.clock.left(l.asked) > -listenFrom {
+			continue
+		}
+		l.mu.Lock()
+		seldom, want = true, want || !l.told
+		l.told = true
+		l.mu.Unlock()
+	}
+	if seldom {
+		k.client.listener.hears(want)
+	}
+}
+
+// revoked takes the hint that a grant was revoked: the answer to a renewal tells whether that is so.
+func (k *keeper) revoked(token int64) {
+	for _, l := range k.all() {
+		if int64(l.token) == token {
+			k.renewNow(l, make(chan error, 1))
+		}
+	}
+}
+
 // An answer is what the database said of one renewal.
 type answer struct {
 	status    string
 	remaining time.Duration
 }
 
+// with makes one answer of those for two names of a lease: one lost is all lost.
+func (a answer) with(b answer) answer {
+	switch {
+	case a.status == "", a.status == "renewed" && b.status != "renewed", a.status == "locked" && b.status != "renewed":
+		return b
+	case a.status == "renewed":
+		a.remaining = min(a.remaining, b.remaining)
+	}
+	return a
+}
+
 func (k *keeper) askDatabase(ctx context.Context, due []*Lease) (sent instant, answers []answer, err error) {
 	if err := k.session.ready(ctx); err != nil {
 		return sent, nil, &connectError{err}
 	}
-	names, ids, tokens := make([]string, len(due)), make([]acquisition, len(due)), make([]int64, len(due))
+	var names []string
+	var ids []acquisition
+	var tokens []int64
+	var slots []int32
+	var of []int // the lease of each row
 	for i, l := range due {
-		names[i], ids[i], tokens[i] = l.config.name, l.id, int64(l.token)
+		for _, p := range l.places {
+			slots = sparse(slots, len(names), int32(p.slot))
+			names, ids, tokens, of = append(names, p.name), append(ids, l.id), append(tokens, int64(l.token)), append(of, i)
+		}
 	}
 	answers = make([]answer, len(due))
 	sent = k.client.clock.now() // before sending: a slow reply shortens trust, it never stretches it
-	err = k.session.run(ctx, statement{k.client.sql.renew, []any{names, ids, tokens}, func(rows pgx.Rows) error {
+	err = k.session.run(ctx, statement{k.client.sql.renew, []any{names, ids, tokens, slots}, func(rows pgx.Rows) error {
 		var ord int
 		var status string
 		var remaining int64
 		if err := rows.Scan(&ord, &status, &remaining); err != nil {
 			return err
 		}
-		answers[ord-1] = answer{status, microseconds(remaining)}
+		a := &answers[of[ord-1]]
+		*a = a.with(answer{status, microseconds(remaining)})
 		return nil
 	}})
 	if err != nil && (k.session.broken() || readOnly(err)) {
@@ -286,14 +337,16 @@ func (l *Lease) renewed(sent instant, a answer) {
 		if l.over != nil {
 			return
 		}
-		l.trust = trustAfterRenewal(sent, l.config.ttl, a.remaining)
-		l.renewAt = sent.add(l.config.renewEvery)
+		l.trust = l.within(trustAfterRenewal(sent, l.config.ttl, a.remaining))
+		l.plan(sent)
 		l.renewing, l.failed = false, 0
 		l.tell(nil)
 	case "locked":
 		l.again(lockedRetry)
 	case "taken":
 		l.end(l.lost(Taken))
+	case "revoked":
+		l.end(l.lost(Revoked))
 	case "gone":
 		l.end(l.lost(Deleted))
 	default:

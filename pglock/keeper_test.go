@@ -67,7 +67,7 @@ func hold(t *testing.T, db fakeDatabase, ttl time.Duration, n int) (*Client, []*
 // grant makes a lease as if the database had granted it in no time.
 func grant(t *testing.T, c *Client, opts ...Option) *Lease {
 	t.Helper()
-	lc, err := c.leaseConfig("a", opts)
+	lc, err := c.leaseConfig([]string{"a"}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestTrustEndsWithoutAnAnswer(t *testing.T) {
 func TestTrustIsCountedFromTheFirstSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := hold(t, silent, 9*time.Second, 0)
-		lc, _ := c.leaseConfig("a", nil)
+		lc, _ := c.leaseConfig([]string{"a"}, nil)
 		r := newRequest(lc)
 		r.firstSent = c.clock.now()
 		time.Sleep(3 * time.Second) // the first reply was lost; the retry says that all of the TTL is left
@@ -129,7 +129,7 @@ func TestTrustIsCountedFromTheFirstSending(t *testing.T) {
 func TestTrustNeverExceedsWhatTheReplySaysIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := hold(t, silent, 9*time.Second, 0)
-		lc, _ := c.leaseConfig("a", nil)
+		lc, _ := c.leaseConfig([]string{"a"}, nil)
 		r := newRequest(lc)
 		r.firstSent = c.clock.now()
 		start := time.Now()

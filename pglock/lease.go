@@ -17,9 +17,11 @@ import (
 type Lease struct {
 	client *Client
 	config leaseConfig
+	places []place
 	id     acquisition
 	token  fence.Token
 	since  time.Time // by the database's clock
+	asked  instant   // before it was granted
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -28,6 +30,9 @@ type Lease struct {
 	renewAt  instant     // when the keeper is to renew next
 	renewing bool        // the keeper has asked, and not been answered
 	failed   int         // renewals in vain since the last one that worked
+	most     instant     // where MaxHold ends it; zero: nowhere
+	told     bool        // the listener was asked to hear of its revocation
+	final    bool        // no renewal would move trust any more
 	lapse    *time.Timer // looks at trust when it may be over
 	over     error       // why the lease ended; nil while it is held
 	waiters  []chan<- error
@@ -35,16 +40,20 @@ type Lease struct {
 
 // newLease makes the handle of a grant and puts it under the client's care.
 func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, error) {
-	l := &Lease{client: c, config: r.leaseConfig, id: r.id, token: a.token, since: a.since, trust: r.trust(a.sent, a.remaining)}
-	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l := &Lease{client: c, config: r.leaseConfig, places: a.places, id: r.id, token: a.token, since: a.since, asked: r.firstSent}
+	if r.maxHold > 0 {
+		l.most = r.firstSent.add(r.maxHold)
+	}
+	l.trust = l.within(r.trust(a.sent, a.remaining))
+	l.ctx, l.cancel = context.WithCancelCause(withLease(context.WithoutCancel(ctx), l))
 	left := c.clock.left(l.trust)
 	if left <= 0 {
 		l.end(l.lost(Expired))
 		c.work.surrender(c.work.endOf(r))
 		return nil, fmt.Errorf("pglock: lock %q was granted, but the answer came too late to trust it: %w", r.name, l.lost(Expired))
 	}
-	l.renewAt = a.sent.add(l.config.renewEvery)
 	l.mu.Lock()
+	l.plan(a.sent)
 	l.lapse = time.AfterFunc(left, l.alarm)
 	l.mu.Unlock()
 	c.keeper.add(l)
@@ -55,7 +64,7 @@ func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, erro
 	return l, nil
 }
 
-// Name is what is locked.
+// Name is what is locked; of a lease on several names, all of them with commas between.
 func (l *Lease) Name() string { return l.config.name }
 
 // String says which lease this is, for logs.
@@ -64,13 +73,31 @@ func (l *Lease) String() string { return fmt.Sprintf("lease %q (token %d)", l.co
 // Token is the fencing token of the grant: greater than that of every earlier grant of the name, and unchanged by renewals.
 func (l *Lease) Token() fence.Token { return l.token }
 
-// Grant is what the helpers of package fence take. A write that they refuse as stale ends the lease. Once the lease was given
+// Grant is what the helpers of package fence take: of a lease on several names, for the first; see GrantOf. A write that they refuse as stale ends the lease. Once the lease was given
 // up, by Release or Close, or its row was deleted, they answer with its Err and send nothing. If it was lost in another way,
 // the database decides: a write that comes after its lease is refused when a later grant has written.
 func (l *Lease) Grant() fence.Grant {
-	g := fence.Grant{Lock: l.config.name, Token: l.token}
 	if l.client == nil {
-		return g
+		return fence.Grant{}
+	}
+	return l.grant(l.places[0])
+}
+
+// GrantOf is Grant for one of the names of a lease that AcquireAll was granted. For a name that is not among them it is the zero
+// Grant, which every fence refuses.
+func (l *Lease) GrantOf(name string) fence.Grant {
+	for _, p := range l.places {
+		if p.name == name {
+			return l.grant(p)
+		}
+	}
+	return fence.Grant{}
+}
+
+func (l *Lease) grant(p place) fence.Grant {
+	g := fence.Grant{Lock: p.name, Slot: p.slot, Token: l.token}
+	if l.config.kind == shared {
+		g = g.AsShared()
 	}
 	return g.InSchema(l.client.cfg.Schema).OnStale(func(error) { l.end(l.lost(Taken)) }).While(l.givenUp)
 }
@@ -136,6 +163,12 @@ func (l *Lease) Deadline() time.Time {
 func (l *Lease) Renew(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
+	}
+	l.mu.Lock()
+	final := l.final
+	l.mu.Unlock()
+	if final {
+		return fmt.Errorf("pglock: renew lease %q: it is held until its MaxHold of %v is over, and not longer", l.config.name, l.config.maxHold)
 	}
 	done := make(chan error, 1)
 	l.client.keeper.renewNow(l, done)
@@ -213,7 +246,7 @@ func (l *Lease) released(err error) error {
 }
 
 func (l *Lease) surrender(done chan<- error) *surrender {
-	return &surrender{name: l.config.name, id: l.id, giveUp: l.client.clock.now().add(l.config.ttl), done: done}
+	return &surrender{places: l.places, id: l.id, giveUp: l.client.clock.now().add(l.config.ttl), done: done}
 }
 
 func (l *Lease) lost(cause LossCause) *LostError {
@@ -254,10 +287,36 @@ func (l *Lease) look() {
 	l.mu.Lock()
 	held := l.over == nil && l.client.clock.left(l.trust) > 0
 	l.mu.Unlock()
-	if !held {
+	switch {
+	case held:
+	case !l.most.isZero() && l.client.clock.left(l.most) <= 0:
+		l.end(l.lost(HeldTooLong))
+	default:
 		l.end(l.lost(Expired))
 	}
 }
+
+// within keeps trust from going beyond MaxHold.
+func (l *Lease) within(trust instant) instant {
+	if l.most.isZero() {
+		return trust
+	}
+	return sooner(trust, l.most)
+}
+
+// plan says when to renew next, after what was sent then. The last renewal lasts until MaxHold. The caller has locked the lease.
+func (l *Lease) plan(sent instant) {
+	l.renewAt = sent.add(l.config.renewEvery)
+	if l.most.isZero() {
+		return
+	}
+	last := l.most.add(-l.config.ttl)
+	l.final = sent.mono >= last.mono
+	l.renewAt = sooner(l.renewAt, last)
+}
+
+// isRenewed says whether the keeper is to renew it. The caller has locked the lease.
+func (l *Lease) isRenewed() bool { return !l.final && (!l.config.manual || len(l.waiters) > 0) }
 
 // alarm is called when trust may be over. Renewals move trust and leave the timer alone: here it is set anew.
 func (l *Lease) alarm() {

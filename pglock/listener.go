@@ -21,10 +21,13 @@ const (
 	proofEvery = 15 * time.Second
 
 	maxListenBackoff = 30 * time.Second
+
+	// revocations is the channel on which revoke tells tokens, of all schemas in the database.
+	revocations = "pglock_revoked"
 )
 
-// The listener hears who is woken. It has one connection, whatever the number of waiters, made when somebody waits for what
-// another process holds, and closed after a minute in which nobody did. It is believed only after a notification that this
+// The listener hears who is woken, and which grants are revoked. It has one connection, whatever the number of waiters, made when somebody waits for what
+// another process holds or holds what is renewed seldom, and closed after a minute in which nobody did. It is believed only after a notification that this
 // client sent to itself, over the work line, has arrived: a pooler takes LISTEN and stays silent.
 type listener struct {
 	client  *Client
@@ -121,7 +124,7 @@ func (l *listener) listen(ctx context.Context) (proven bool, err error) {
 	}
 	defer hangUp(conn)
 	lctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	_, err = conn.Exec(lctx, "LISTEN "+pgx.Identifier{l.channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(lctx, "LISTEN "+revocations+"; LISTEN "+pgx.Identifier{l.channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol)
 	cancel()
 	if err != nil {
 		return false, err
@@ -159,6 +162,12 @@ func (l *listener) hear(ctx context.Context, conn *pgx.Conn, until instant, proo
 		cancel()
 		switch {
 		case n != nil:
+			if n.Channel == revocations {
+				if token, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
+					l.client.keeper.revoked(token)
+				}
+				continue
+			}
 			number, name, ok := strings.Cut(n.Payload, " ")
 			wait, bad := strconv.ParseInt(number, 10, 64)
 			switch {

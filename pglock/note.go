@@ -1,6 +1,11 @@
 package pglock
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // A note is what the work line tells the database about waiting. It is not resent: losing one costs time and no more.
 type note struct {
@@ -8,6 +13,7 @@ type note struct {
 	name   string
 	wait   int64
 	fair   bool
+	kind   kind
 	answer chan reply // of a mark; without a status nothing came of it. Has room for it
 }
 
@@ -66,16 +72,32 @@ func (w *workLine) sendNotes(ctx context.Context, notes []*note) {
 	}
 }
 
+func into(replies []reply) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var ord int
+		var since, remaining int64
+		var a reply
+		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining); err != nil {
+			return err
+		}
+		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
+		replies[ord-1] = a
+		return nil
+	}
+}
+
 // noteCalls are the statements for notes: marks of waits that have ended go before new ones.
 func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, calls []statement) {
 	c := w.client
 	var proofs []statement
 	var fairs []bool
+	var kinds []int32
 	names, waits := map[noteVerb][]string{}, map[noteVerb][]int64{}
 	for _, n := range notes {
 		names[n.verb], waits[n.verb] = append(names[n.verb], n.name), append(waits[n.verb], n.wait)
 		switch n.verb {
 		case markNote:
+			kinds = sparse(kinds, len(marks), int32(n.kind))
 			marks, fairs = append(marks, n), append(fairs, n.fair)
 		case proofNote:
 			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, notification(n.wait, n.name)}})
@@ -86,7 +108,7 @@ func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, cal
 	}
 	replies = make([]reply, len(marks))
 	if len(marks) > 0 {
-		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs}, into(replies)})
+		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs, kinds}, into(replies)})
 	}
 	return marks, replies, append(calls, proofs...)
 }

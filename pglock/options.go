@@ -71,20 +71,25 @@ func Metadata(v any) Option {
 
 // A leaseConfig is one acquisition as the caller wants it.
 type leaseConfig struct {
-	name        string
+	name        string // for messages: all the names
+	names       []string
+	kind        kind
 	ttl         time.Duration
 	renewEvery  time.Duration
 	holdAtLeast time.Duration
+	lockDelay   time.Duration
+	maxHold     time.Duration
 	manual      bool
 	fair        bool
 	metadata    *string
 }
 
-func (c *Client) leaseConfig(name string, opts []Option) (leaseConfig, error) {
-	lc := leaseConfig{name: name, ttl: c.cfg.TTL}
-	if err := checkName(name); err != nil {
+func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err error) {
+	lc = leaseConfig{names: names, ttl: c.cfg.TTL}
+	if lc.name, err = checkNames(names); err != nil {
 		return lc, err
 	}
+	name := lc.name
 	for _, o := range opts {
 		if o.apply == nil {
 			return lc, fmt.Errorf("%w: a zero Option", ErrInvalidOption)
@@ -101,6 +106,12 @@ func (c *Client) leaseConfig(name string, opts []Option) (leaseConfig, error) {
 		return lc, fmt.Errorf("%w (lock %q)", err, name)
 	}
 	lc.renewEvery = renewal(lc.ttl, renewEvery)
+	switch {
+	case lc.maxHold > 0 && lc.maxHold < lc.ttl:
+		return lc, fmt.Errorf("%w: MaxHold(%v) is less than the TTL, %v (lock %q)", ErrInvalidOption, lc.maxHold, lc.ttl, name)
+	case lc.fair && len(names) > 1:
+		return lc, fmt.Errorf("%w: Fair is for one name, not for %q", ErrInvalidOption, name)
+	}
 	return lc, nil
 }
 

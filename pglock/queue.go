@@ -32,6 +32,7 @@ type queues struct {
 }
 
 type queue struct {
+	client  *Client
 	name    string
 	waiters []*waiter
 	holder  *Lease // of this client; nil while it holds none that it trusts
@@ -39,6 +40,7 @@ type queue struct {
 
 	wait   int64   // the number of the mark in the database; 0: none
 	fair   bool    // it is a place in the line, which stays until it is given up
+	kind   kind    // what it waits for
 	placed bool    // it was made, or may have been
 	marked instant // when it was made
 	woken  int64   // the number of the mark for which a release has woken this client; 0: none since somebody was answered
@@ -48,13 +50,16 @@ type queue struct {
 	yield       instant // until then another process goes first
 }
 
-// A waiter is one call of Acquire.
+// A waiter is one call of Acquire. One that wants several names is in the queues of all, and asks when it is first in each.
 type waiter struct {
 	config leaseConfig
-	queue  *queue
+	queues []*queue
 	again  chan struct{} // has room for one: look what is new
 
 	// Under queues.mu.
+	queue   *queue   // of the name that is in the way
+	refused bool     // it was told that it has to wait
+	granted bool     // it has what it wants, and is about to leave
 	request *request // on its way for this waiter, by its own asking or by a hand-over
 	failed  error    // what the first was told and waiting does not cure
 }
@@ -65,7 +70,7 @@ func newQueues(c *Client) *queues { return &queues{client: c, byName: map[string
 func (qs *queues) of(name string) *queue {
 	q := qs.byName[name]
 	if q == nil {
-		q = &queue{name: name}
+		q = &queue{client: qs.client, name: name}
 		qs.byName[name] = q
 	}
 	return q
@@ -74,10 +79,35 @@ func (qs *queues) of(name string) *queue {
 func (qs *queues) enter(lc leaseConfig) *waiter {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.of(lc.name)
-	w := &waiter{config: lc, queue: q, again: make(chan struct{}, 1)}
-	q.waiters = append(q.waiters, w)
+	w := &waiter{config: lc, again: make(chan struct{}, 1)}
+	for _, name := range lc.names {
+		q := qs.of(name)
+		q.waiters = append(q.waiters, w)
+		w.queues = append(w.queues, q)
+	}
+	w.queue = w.queues[0]
 	return w
+}
+
+// isNext says whether a waiter is to ask. Where several may hold a name, those who come ask at once, as long as nobody before them was
+// refused. The caller has locked the queues.
+func (w *waiter) isNext() bool {
+	for _, q := range w.queues {
+		for _, before := range q.waiters {
+			if before == w {
+				break
+			}
+			if w.config.kind == alone || w.refused || before.config.kind != w.config.kind || before.refused {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isHeld says whether this client itself holds what a waiter wants. The caller has locked the queues.
+func (w *waiter) isHeld() bool {
+	return slices.ContainsFunc(w.queues, func(q *queue) bool { return q.holder != nil })
 }
 
 func (w *waiter) nudge() {
@@ -98,18 +128,19 @@ func (q *queue) nudge() {
 // to look again after the time, or when it is nudged; a fair one that is to see to its place in the line has no time to wait.
 func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error) {
 	qs.mu.Lock()
-	q := w.queue
 	wait = idleAfter
-	mine := w.request == nil && w == q.waiters[0]
+	mine := w.request == nil && w.isNext()
 	switch {
 	case !mine:
 	case w.config.fair:
 		mine, wait = false, 0
-	case q.holder != nil:
+	case w.isHeld():
 		mine = false
-	case !q.yield.isZero():
-		if left := qs.client.clock.left(q.yield); left > 0 {
-			mine, wait = false, left
+	default:
+		for _, q := range w.queues {
+			if left := qs.client.clock.left(q.yield); !q.yield.isZero() && left > 0 {
+				mine, wait = false, left
+			}
 		}
 	}
 	r, failed = w.request, w.failed
@@ -127,7 +158,7 @@ func (qs *queues) ask(w *waiter) *request {
 	mine := r == nil // and not handed over meanwhile
 	if mine {
 		r = newRequest(w.config)
-		r.afterWake = w.queue.woken != 0
+		r.afterWake = w.isWoken()
 		w.request = r
 	}
 	qs.mu.Unlock()
@@ -135,6 +166,11 @@ func (qs *queues) ask(w *waiter) *request {
 		qs.client.work.ask(r)
 	}
 	return r
+}
+
+// isWoken says whether a release had woken this client for what a waiter wants. The caller has locked the queues.
+func (w *waiter) isWoken() bool {
+	return slices.ContainsFunc(w.queues, func(q *queue) bool { return q.woken != 0 })
 }
 
 // underway is what was handed to a waiter, or is about to be.
@@ -148,31 +184,37 @@ func (qs *queues) underway(w *waiter) *request {
 func (qs *queues) told(w *waiter, r *request, a reply) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := w.queue
 	if w.request == r {
 		w.request = nil
 	}
-	if a.status != "" && r.afterWake {
-		q.woken = 0
+	w.granted = a.status == "granted"
+	for _, q := range w.queues {
+		if a.status != "" && r.afterWake && (a.name == "" || a.name == q.name) {
+			q.woken = 0
+		}
+		if a.status == "granted" {
+			q.granted(r.handed && a.awaited)
+		}
 	}
-	if a.status != "granted" {
-		return
-	}
+}
+
+// granted counts hand-overs while another process waits. The caller has locked the queues.
+func (q *queue) granted(handed bool) {
 	q.yield = instant{}
 	switch {
-	case !r.handed || !a.awaited:
+	case !handed:
 		q.streak = 0
 	case q.streak == 0:
-		q.streakBegan = qs.client.clock.now()
+		q.streakBegan = q.client.clock.now()
 		fallthrough
 	default:
 		q.streak++
 	}
 }
 
-// heir answers a request for whoever is to have a lock that is about to be released; nil if nobody waits for it here, or if
-// another process is to go first.
-func (qs *queues) heir(name string) *request {
+// heirs answers requests for those who are to have a lock that is about to be released, which are several if they share it; none if
+// nobody waits for it here, or if another process is to go first.
+func (qs *queues) heirs(name string) (all []*request) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := qs.byName[name]
@@ -180,10 +222,7 @@ func (qs *queues) heir(name string) *request {
 		return nil
 	}
 	w := q.waiters[0]
-	if w.request != nil && w.request.state.Load() == waiting { // it is asking by itself
-		return nil
-	}
-	if w.config.fair { // it may be another's turn
+	if w.config.fair || len(w.queues) > 1 { // it may be another's turn, or another name is in the way
 		w.nudge()
 		return nil
 	}
@@ -193,35 +232,37 @@ func (qs *queues) heir(name string) *request {
 		w.nudge()
 		return nil
 	}
-	w.request = newRequest(w.config)
-	w.request.handed, w.request.afterWake = true, q.woken != 0
-	w.nudge()
-	return w.request
+	for i, w := range q.waiters {
+		if i > 0 && (w.config.kind != shared || q.waiters[0].config.kind != shared || w.config.fair || len(w.queues) > 1) {
+			break
+		}
+		if r := w.request; w.granted || r != nil && (w.config.kind != alone || r.state.Load() == waiting) { // it has it, or is asking by itself
+			continue
+		}
+		w.request = newRequest(w.config)
+		w.request.handed, w.request.afterWake = true, q.woken != 0
+		w.nudge()
+		all = append(all, w.request)
+	}
+	return all
 }
 
 // leave takes a waiter out; the next one takes its place. What may be on its way for it is given back.
 func (qs *queues) leave(w *waiter, granted bool) {
 	qs.mu.Lock()
-	q := w.queue
-	first := q.waiters[0] == w
-	q.waiters = slices.DeleteFunc(q.waiters, func(x *waiter) bool { return x == w })
 	r := w.request
 	w.request = nil
-	var notes []*note
-	if granted || len(q.waiters) == 0 {
-		if q.wait != 0 {
-			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
+	for _, q := range w.queues {
+		first := q.waiters[0] == w
+		q.waiters = slices.DeleteFunc(q.waiters, func(x *waiter) bool { return x == w })
+		if granted || len(q.waiters) == 0 {
+			qs.client.work.note(q.unmark(granted)...) // before the next one marks its own wait
 		}
-		if q.woken != 0 && q.woken != q.wait && !granted { // another is to be woken instead
-			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.woken})
+		if first {
+			q.nudge()
 		}
-		q.wait, q.woken = 0, 0
+		qs.forgetEmpty(q)
 	}
-	qs.client.work.note(notes...) // before the next one marks its own wait
-	if first {
-		q.nudge()
-	}
-	qs.forgetEmpty(q)
 	qs.mu.Unlock()
 
 	if r != nil && !r.abandon() {
@@ -229,6 +270,19 @@ func (qs *queues) leave(w *waiter, granted bool) {
 			qs.client.work.surrender(qs.client.work.endOf(r))
 		}
 	}
+}
+
+// unmark takes the mark of a queue away; if a release had woken this client in vain, another is woken instead. The caller has locked
+// the queues.
+func (q *queue) unmark(granted bool) (notes []*note) {
+	if q.wait != 0 {
+		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
+	}
+	if q.woken != 0 && q.woken != q.wait && !granted {
+		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.woken})
+	}
+	q.wait, q.woken = 0, 0
+	return notes
 }
 
 func (qs *queues) forgetEmpty(q *queue) {
@@ -241,42 +295,69 @@ func (qs *queues) forgetEmpty(q *queue) {
 func (qs *queues) hold(l *Lease) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	qs.of(l.config.name).holder = l
+	if l.config.kind != alone { // others may hold it too
+		return
+	}
+	for _, p := range l.places {
+		qs.of(p.name).holder = l
+	}
 }
 
 // letGo notes the end of a lease. After a loss the first of the queue asks for itself; a release is on its way to hand over.
 func (qs *queues) letGo(l *Lease, why error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.byName[l.config.name]
-	if q == nil || q.holder != l {
-		return
+	for _, p := range l.places {
+		q := qs.byName[p.name]
+		if q == nil || q.holder != l {
+			continue
+		}
+		q.holder = nil
+		if !errors.Is(why, ErrReleased) {
+			q.nudge()
+		}
+		qs.forgetEmpty(q)
 	}
-	q.holder = nil
-	if !errors.Is(why, ErrReleased) {
-		q.nudge()
-	}
-	qs.forgetEmpty(q)
 }
 
 // refused notes why the first waits; what waiting does not cure, and is not about its own options, is told to all.
 func (qs *queues) refused(w *waiter, why error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	w.refused = true
+	var held *HeldError
+	if errors.As(why, &held) && len(w.queues) > 1 {
+		for _, q := range w.queues {
+			if q.name == held.Name {
+				w.queue = q
+			} else { // it is free, and this one does not take it yet
+				qs.client.work.note(q.unmark(false)...)
+			}
+		}
+	}
 	w.queue.reason = why
-	if !hopeless(why) || errors.Is(why, ErrInvalidOption) {
+	if !hopeless(why) || errors.Is(why, ErrInvalidOption) || errors.Is(why, ErrOtherKind) {
 		return
 	}
-	for _, x := range w.queue.waiters {
-		x.failed = why
-		x.nudge()
+	for _, q := range w.queues {
+		for _, x := range q.waiters {
+			x.failed = why
+			x.nudge()
+		}
 	}
 }
 
 // reason says what a waiter waits for, as far as this process knows.
 func (qs *queues) reason(w *waiter) error {
 	qs.mu.Lock()
-	l, why := w.queue.holder, w.queue.reason
+	why := w.queue.reason
+	var l *Lease
+	var name string
+	for _, q := range w.queues {
+		if q.holder != nil {
+			l, name = q.holder, q.name
+		}
+	}
 	qs.mu.Unlock()
 	if l == nil {
 		return why
@@ -284,7 +365,7 @@ func (qs *queues) reason(w *waiter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	remaining := qs.client.clock.left(l.trust) + margin(l.config.ttl)
-	return &HeldError{Name: l.config.name, Owner: qs.client.cfg.Owner, Token: l.token, Since: l.since, Remaining: max(remaining, time.Microsecond)}
+	return &HeldError{Name: name, Owner: qs.client.cfg.Owner, Token: l.token, Since: l.since, Remaining: max(remaining, time.Microsecond)}
 }
 
 // mark begins to mark the wait of a queue in the database; nil: that was done lately. A place in the line is looked at each time.
@@ -292,16 +373,16 @@ func (qs *queues) mark(w *waiter) *note {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := w.queue
-	if q.wait != 0 && !w.config.fair && !q.fair && qs.client.clock.left(q.marked) > -remarkAfter {
+	if q.wait != 0 && !w.config.fair && !q.fair && q.kind == w.config.kind && qs.client.clock.left(q.marked) > -remarkAfter {
 		return nil
 	}
 	if q.wait == 0 {
 		qs.waits++
 		q.wait, q.placed = qs.waits, false
 	}
-	q.fair = w.config.fair
+	q.fair, q.kind = w.config.fair, w.config.kind
 	q.marked = qs.client.clock.now()
-	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, answer: make(chan reply, 1)}
+	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
 }
 
 // marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.

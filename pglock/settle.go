@@ -104,6 +104,7 @@ func (w *workLine) conclude(s *surrender, status string) {
 	case status == "released":
 		s.finish(nil)
 	case status == "locked": // a renewal in flight, or somebody's hand
+		s.unsure = s.unsure || len(s.places) > 1 // the others are released
 		w.later(s, errRowLocked)
 	case s.ghost && w.session.ghosts && !w.isDraining(): // not granted yet, perhaps
 		w.later(s, nil)
@@ -159,7 +160,7 @@ func (w *workLine) fail(b batch, err error) {
 // minute longer than its TTL, but not for as long as a HoldAtLeast.
 func (w *workLine) endOf(r *request) *surrender {
 	giveUp := w.client.clock.now().add(max(r.ttl, min(r.holdAtLeast, r.ttl+time.Minute)))
-	return &surrender{name: r.name, id: r.id, giveUp: giveUp, unheld: true, ghost: r.unsure}
+	return &surrender{places: r.placesIn(nil), id: r.id, giveUp: giveUp, unheld: true, ghost: r.unsure}
 }
 
 // sawToken remembers the latest token: a database that has drawn less has lost its memory.

@@ -11,21 +11,22 @@ import (
 // functions do: search_path may begin with somebody else's.
 const (
 	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
-  coalesce(remaining_us, 0)
-FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint)`
+  coalesce(remaining_us, 0), coalesce(slot, 0)
+FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid)`
 
-	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[])`
+	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
 
-	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[])`
+	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
 
 	// A batch with both kinds is one statement: it hands a lock over within the process.
 	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
-  coalesce(remaining_us, 0), ended, awaited
-FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::text[], $5::uuid[], $6::text, $7::bigint[], $8::bigint[], $9::text[], $10::bigint)`
+  coalesce(remaining_us, 0), coalesce(slot, 0), ended, awaited
+FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::int[], $5::text[], $6::uuid[], $7::text, $8::bigint[], $9::bigint[], $10::text[], $11::bigint, $12::bigint[],
+  $13::int[], $14::int[], $15::uuid)`
 
 	markSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0)
-FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[])`
+FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[], $5::int[])`
 
 	unmarkSQL = `SELECT pglock.unmark($1::text[], $2::uuid, $3::bigint[])`
 
@@ -40,6 +41,9 @@ FROM pglock.inspect`
 	holderSQL = `SELECT held, coalesce(owner, ''), coalesce(token, 0), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce((extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, 0)
 FROM pglock.holder($1::text)`
+
+	revokeSQL = `SELECT status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce(remaining_us, 0) FROM pglock.revoke($1::text, $2::uuid, $3::text, $4::bigint, $5::boolean, $6::bigint)`
 
 	raiseFloorSQL = `SELECT pglock.raise_token_floor($1::bigint)`
 	raiseCapSQL   = `SELECT pglock.raise_cap($1::bigint)`

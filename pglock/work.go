@@ -9,7 +9,7 @@ import (
 const (
 	idleAfter = time.Minute // a connection that nobody used for so long is closed
 
-	// maxRequests bounds one batch: a new name takes a lock in the server's shared memory, which has room for some thousands.
+	// maxRequests bounds the names in one batch: a new one takes a lock in the server's shared memory, which has room for some thousands.
 	maxRequests = 1000
 
 	maxBackoff = time.Second
@@ -109,7 +109,11 @@ func (w *workLine) run(ctx context.Context) {
 func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := min(len(w.requests), maxRequests)
+	n, rows := 0, 0
+	for n < len(w.requests) && (n == 0 || rows+len(w.requests[n].names) <= maxRequests) {
+		rows += len(w.requests[n].names)
+		n++
+	}
 	b.requests, w.requests = w.requests[:n:n], w.requests[n:]
 	wait = idleAfter
 	var later []*surrender
@@ -131,8 +135,8 @@ func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 // withHeirs adds requests of those who wait in this process for what is about to be released: they have it in the same commit.
 func (w *workLine) withHeirs(b batch) batch {
 	for _, s := range b.ends {
-		if r := w.client.queues.heir(s.name); r != nil {
-			b.requests = append(b.requests, r)
+		for _, p := range s.places {
+			b.requests = append(b.requests, w.client.queues.heirs(p.name)...)
 		}
 	}
 	return b
@@ -171,7 +175,7 @@ func (w *workLine) later(s *surrender, why error) {
 // leave gives up an end without a confirmation. The caller has locked the line.
 func (w *workLine) leave(s *surrender, why error) {
 	if w.draining && !s.ghost {
-		w.unconfirmed = append(w.unconfirmed, s.name)
+		w.unconfirmed = append(w.unconfirmed, s.places[0].name)
 		w.lastError = why
 	}
 	s.finish(why)

@@ -14,7 +14,7 @@ const Header = "Fencing-Token"
 
 // A Transport puts the token of the grant that a request's context carries (fence.NewContext) into its [Header]. A request
 // whose context carries none is sent as it is, so that the Guard can refuse it; a header that somebody has set by hand stays
-// only then. A grant that cannot be one, or whose lease was given up, is an error, and nothing is sent.
+// only then. A grant that cannot be one, or is shared, or whose lease was given up, is an error, and nothing is sent.
 //
 // When the answer is a Guard's refusal of a stale token, the lease of the grant is ended, and the answer is returned as it is.
 // Any number of goroutines may use one.
@@ -32,7 +32,11 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		return base.RoundTrip(r)
 	}
-	if err := g.Validate(); err != nil {
+	err := g.Validate()
+	if err == nil && g.IsShared() {
+		err = fmt.Errorf("fencehttp: lock %q: %w: the other side could not tell a stale token", g.Lock, fence.ErrShared)
+	}
+	if err != nil {
 		if r.Body != nil {
 			r.Body.Close() //nolint:errcheck // a RoundTripper closes it, whatever happens
 		}

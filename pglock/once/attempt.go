@@ -41,6 +41,9 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 			err = errors.Join(err, released)
 		}
 	}()
+	if l.Grant().Slot != 0 {
+		return o.invalid("its lock is held alone: no Shared, no Permits")
+	}
 	fctx, cancel := context.WithCancelCause(l.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()

@@ -411,6 +411,20 @@ func TestTheLongestNamesAndTheFarthestInstants(t *testing.T) {
 	}
 }
 
+// The lock of an occurrence is held alone, whatever the caller says.
+func TestAnOccurrenceIsNotShared(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	runs := runner(t, d.URL, "a", d.Pool(t))
+	for _, kind := range []pglock.Option{pglock.Shared(), pglock.Permits(2)} {
+		wantErr(t, "Run", runs.Run(soon(t), "report", tick, nothing(t), once.Lease(kind)), once.ErrInvalid)
+	}
+	err := runs.Run(soon(t), "report", tick, func(ctx context.Context, _ *pglock.Lease) error {
+		return runs.Run(ctx, "report", tick, nothing(t), once.Retry())
+	})
+	wantErr(t, "Run in f, which could only wait for itself", err, pglock.ErrReentrant)
+}
+
 // The records are in the schema of the client, whatever its name is.
 func TestASchemaOfAnotherNameAndOneThatIsNotThere(t *testing.T) {
 	t.Parallel()

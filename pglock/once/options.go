@@ -21,7 +21,8 @@ type config struct {
 // Let all who run the job say the same.
 func Retry() Option { return Option{func(c *config) { c.retry = true }} }
 
-// Lease passes options to the lease: pglock.TTL, which is how long after a crash another attempt can begin, or pglock.Metadata.
+// Lease passes options to the lease: pglock.TTL, which is how long after a crash another attempt can begin, or pglock.Metadata. The
+// lock is held alone: pglock.Shared and pglock.Permits are [ErrInvalid].
 func Lease(opts ...pglock.Option) Option {
 	return Option{func(c *config) { c.lease = append(c.lease, opts...) }}
 }

@@ -111,12 +111,12 @@ BEGIN
   WITH gone AS (
     DELETE FROM pglock.occurrences o USING (
       SELECT x.job, x.due FROM pglock.occurrences x WHERE greatest(x.due, x.started_at, x.ended_at) < before
-          AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = x.lock AND l.slot = 0 AND greatest(l.granted_at, l.expires_at, l.not_before) >= before)
+          AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = x.lock AND l.slot = 0 AND greatest(l.granted_at, l.expires_at + l.delay, l.not_before) >= before)
         LIMIT most FOR UPDATE SKIP LOCKED) x
       WHERE o.job = x.job AND o.due = x.due RETURNING o.lock),
   locks AS (
     DELETE FROM pglock.leases l USING (
-      SELECT x.name FROM pglock.leases x JOIN gone g ON x.name = g.lock WHERE x.slot = 0 AND greatest(x.granted_at, x.expires_at, x.not_before) < before
+      SELECT x.name FROM pglock.leases x JOIN gone g ON x.name = g.lock WHERE x.slot = 0 AND x.permits = 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before
         FOR UPDATE OF x SKIP LOCKED) x
       WHERE l.name = x.name AND l.slot = 0 RETURNING l.token)
     SELECT (SELECT count(*) FROM gone), (SELECT max(l.token) FROM locks l) INTO gone, top;

@@ -1,0 +1,1 @@
+DROP FUNCTION pglock.revoke, pglock.acquire_slots, pglock.claim, pglock.obstacle;

@@ -1,0 +1,446 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+func TestReadersShareAndAWriterIsAlone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := client(t, d), client(t, d)
+	one, two := take(t, a, "doc", pglock.Shared()), take(t, b, "doc", pglock.Shared())
+	if one.Token() >= two.Token() || one.Grant().Slot == two.Grant().Slot || one.Grant().Slot < 1 {
+		t.Errorf("two readers: %+v and %+v", one.Grant(), two.Grant())
+	}
+	wantHeld(t, b, "doc")
+	release(t, one)
+	wantHeld(t, a, "doc")
+	release(t, two)
+
+	w := take(t, a, "doc")
+	if w.Token() <= two.Token() {
+		t.Errorf("the writer has token %d after %d", w.Token(), two.Token())
+	}
+	wantHeld(t, b, "doc", pglock.Shared())
+	wantHeld(t, b, "doc")
+	release(t, w)
+	take(t, b, "doc", pglock.Shared())
+}
+
+func TestARenewedReaderKeepsTheWriterOutAndALapsedOneDoesNot(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := client(t, d), client(t, d)
+	r, forgotten := take(t, a, "doc", pglock.Shared()), take(t, a, "doc", pglock.Shared(), pglock.NoRenewal())
+	wantErr(t, "Renew", r.Renew(soon(t)), nil)
+	age(t, d, "doc", forgotten.Grant().Slot)
+	wantHeld(t, b, "doc")
+	release(t, r)
+	take(t, b, "doc")
+	wantErr(t, "Renew of a reader that lapsed", forgotten.Renew(soon(t)), pglock.ErrLost)
+}
+
+// age lets a lease of one slot run out in the database.
+func age(t *testing.T, d *pgtest.Database, name string, slot int) {
+	t.Helper()
+	d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() - interval '1 ms' WHERE name = $1 AND slot = $2`, name, slot)
+}
+
+func wantHeld(t *testing.T, c *pglock.Client, name string, opts ...pglock.Option) {
+	t.Helper()
+	l, err := c.TryAcquire(soon(t), name, opts...)
+	var held *pglock.HeldError
+	if !errors.As(err, &held) || held.Name != name {
+		t.Errorf("TryAcquire %q: %v, %v, want it held", name, l, err)
+	}
+}
+
+// Readers that overlap for ever would keep a writer out, if it had no place before those that come later. They go on once it is done,
+// or gone.
+func TestAWaitingWriterIsNotStarved(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b, c := client(t, d), client(t, d), client(t, d)
+	r := take(t, a, "doc", pglock.Shared())
+
+	giveUp, cancel := context.WithCancel(t.Context())
+	gone := acquiring(giveUp, b, "doc")
+	until(t, d, "the writer to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = 0`)
+	wantHeld(t, c, "doc", pglock.Shared())
+	wantHeld(t, a, "doc", pglock.Shared())
+	late := acquiring(slow(t), c, "doc", pglock.Shared())
+	until(t, d, "the reader to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = -1`)
+	cancel()
+	wantErr(t, "the writer that gave up", (<-gone).err, context.Canceled)
+	passed := <-late // well before it asks by itself
+	wantErr(t, "the reader behind a writer that gave up", passed.err, nil)
+
+	writing := acquiring(slow(t), b, "doc")
+	until(t, d, "the writer to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = 0`)
+	readers := []<-chan acquired{acquiring(slow(t), a, "doc", pglock.Shared()), acquiring(slow(t), c, "doc", pglock.Shared())}
+	until(t, d, "the readers to be marked", `SELECT count(*) = 2 FROM pglock.waits WHERE name = 'doc' AND kind = -1`)
+	release(t, r)
+	release(t, passed.lease)
+	w := <-writing
+	wantErr(t, "the writer", w.err, nil)
+	for _, reader := range readers {
+		select {
+		case got := <-reader:
+			t.Errorf("a reader beside the writer: %v, %v", got.lease, got.err)
+		default:
+		}
+	}
+	release(t, w.lease)
+	for _, reader := range readers {
+		wantErr(t, "a reader after the writer", (<-reader).err, nil)
+	}
+}
+
+func TestAReaderCannotBecomeAWriter(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	err := c.Do(slow(t), "doc", func(ctx context.Context, l *pglock.Lease) error {
+		_, err := c.Acquire(ctx, "doc")
+		return err
+	}, pglock.Shared())
+	wantErr(t, "an upgrade", err, pglock.ErrReentrant)
+	if !strings.Contains(err.Error(), "cannot become") {
+		t.Errorf("no reason: %v", err)
+	}
+}
+
+func TestWhatTheCallerHoldsIsRefusedAndNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c, other := client(t, d), client(t, d)
+	err := c.DoAll(slow(t), []string{"a", "b"}, func(ctx context.Context, l *pglock.Lease) error {
+		for _, c := range []*pglock.Client{c, other} {
+			_, err := c.Acquire(ctx, "b")
+			wantErr(t, "Acquire", err, pglock.ErrReentrant)
+			_, err = c.TryAcquire(ctx, "a")
+			wantErr(t, "TryAcquire", err, pglock.ErrReentrant)
+			wantErr(t, "Do", c.Do(ctx, "a", func(context.Context, *pglock.Lease) error { return nil }), pglock.ErrReentrant)
+		}
+		return c.Do(ctx, "c", func(ctx context.Context, inner *pglock.Lease) error {
+			_, err := c.Acquire(ctx, "a")
+			wantErr(t, "from further inside", err, pglock.ErrReentrant)
+			release(t, l)
+			again, err := c.Acquire(context.WithoutCancel(ctx), "a") // it is free now
+			wantErr(t, "after the release", err, nil)
+			return again.Release(soon(t))
+		})
+	})
+	wantErr(t, "Do", err, nil)
+}
+
+func TestASemaphoreHasNoMoreHoldersThanPermits(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	const permits = 3
+	clients := []*pglock.Client{client(t, d), client(t, d)}
+	var inside, most atomic.Int32
+	var all sync.WaitGroup
+	slots := make([]atomic.Int32, permits+1)
+	for i := range 12 {
+		all.Go(func() {
+			for range 10 {
+				err := clients[i%len(clients)].Do(slow(t), "workers", func(ctx context.Context, l *pglock.Lease) error {
+					n := inside.Add(1)
+					defer inside.Add(-1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					s := &slots[l.Grant().Slot]
+					if !s.CompareAndSwap(0, 1) {
+						return fmt.Errorf("two holders of slot %d", l.Grant().Slot)
+					}
+					defer s.Store(0)
+					return nil
+				}, pglock.Permits(permits))
+				wantErr(t, "Do", err, nil)
+			}
+		})
+	}
+	all.Wait()
+	if m := most.Load(); m > permits {
+		t.Errorf("%d holders of %d permits", m, permits)
+	}
+	for range permits {
+		take(t, clients[0], "workers", pglock.Permits(permits))
+	}
+	wantHeld(t, clients[1], "workers", pglock.Permits(permits))
+	held, err := clients[0].Holders(soon(t), "workers")
+	if err != nil || len(held) != permits {
+		t.Errorf("Holders: %v, %v", held, err)
+	}
+}
+
+func TestANameIsOneKindWhileSomebodyHoldsIt(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c, other := client(t, d), client(t, d)
+	kinds := []struct {
+		is   string
+		opts []pglock.Option
+	}{
+		{"without permits", nil},
+		{"without permits", []pglock.Option{pglock.Shared()}},
+		{"3 permits", []pglock.Option{pglock.Permits(3)}},
+		{"5 permits", []pglock.Option{pglock.Permits(5)}},
+	}
+	for _, held := range kinds {
+		for _, asked := range kinds {
+			l := take(t, c, "n", held.opts...)
+			if held.is != asked.is {
+				_, tried := other.TryAcquire(soon(t), "n", asked.opts...)
+				_, waited := other.Acquire(soon(t), "n", asked.opts...)
+				for _, err := range []error{tried, waited} {
+					var kind *pglock.OtherKindError
+					if !errors.As(err, &kind) || !strings.Contains(err.Error(), held.is) || !strings.Contains(err.Error(), asked.is) {
+						t.Errorf("%s, asked for as one %s: %v", held.is, asked.is, err)
+					}
+				}
+			}
+			release(t, l)
+			release(t, take(t, other, "n", asked.opts...)) // it becomes that, when nobody holds it
+		}
+	}
+}
+
+func TestSeveralNamesAreGrantedTogetherOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := client(t, d), client(t, d)
+	l, err := a.AcquireAll(slow(t), []string{"y", "x", "z"})
+	wantErr(t, "AcquireAll", err, nil)
+	for _, name := range []string{"x", "y", "z"} {
+		wantHeld(t, b, name)
+		if g := l.GrantOf(name); g.Lock != name || g.Token != l.Token() {
+			t.Errorf("GrantOf(%q) = %+v", name, g)
+		}
+	}
+	if l.Grant().Lock != "y" || l.GrantOf("other").Token != 0 {
+		t.Errorf("Grant = %+v, of another name %+v", l.Grant(), l.GrantOf("other"))
+	}
+	_, err = b.TryAcquireAll(soon(t), []string{"free", "z"})
+	var held *pglock.HeldError
+	if !errors.As(err, &held) || held.Name != "z" {
+		t.Errorf("TryAcquireAll: %v", err)
+	}
+	take(t, a, "free") // nothing of it was kept
+	wantErr(t, "Renew", l.Renew(soon(t)), nil)
+	release(t, l)
+	for _, name := range []string{"x", "y", "z"} {
+		take(t, b, name)
+	}
+	for _, names := range [][]string{nil, {}, {"a", "b", "a"}, {"a", ""}, make([]string, 1001)} {
+		_, err := a.AcquireAll(soon(t), names)
+		wantErr(t, fmt.Sprintf("AcquireAll of %d names", len(names)), err, pglock.ErrInvalidName)
+	}
+}
+
+func TestOneNameLostIsAllLost(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := client(t, d), client(t, d)
+	l, err := a.AcquireAll(slow(t), []string{"x", "y"})
+	wantErr(t, "AcquireAll", err, nil)
+	age(t, d, "y", 0)
+	take(t, b, "y")
+	wantErr(t, "Renew", l.Renew(soon(t)), pglock.ErrLost)
+	<-l.Done()
+	wantErr(t, "Release", l.Release(soon(t)), pglock.ErrLost)
+	got := <-acquiring(slow(t), b, "x") // the rest of it was given back
+	wantErr(t, "the other name", got.err, nil)
+}
+
+// Whoever waits for several names holds none meanwhile, so no order of names can make two wait for each other.
+func TestNamesInAnyOrderDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	clients := []*pglock.Client{client(t, d), client(t, d), client(t, d)}
+	orders := [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c"}, {"c", "a"}, {"b"}}
+	var inside [3]atomic.Int32
+	var all sync.WaitGroup
+	for i := range 9 {
+		all.Go(func() {
+			for turn := range 8 {
+				names := orders[(i+turn)%len(orders)]
+				err := clients[i%len(clients)].DoAll(slow(t), names, func(context.Context, *pglock.Lease) error {
+					for _, n := range names {
+						if !inside[n[0]-'a'].CompareAndSwap(0, 1) {
+							t.Errorf("two hold %s", n)
+						}
+					}
+					for _, n := range names {
+						inside[n[0]-'a'].Store(0)
+					}
+					return nil
+				})
+				wantErr(t, "DoAll", err, nil)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestLockDelayFollowsACrashAndNoRelease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := client(t, d), client(t, d)
+	l := take(t, a, "a", pglock.LockDelay(time.Minute))
+	release(t, l)
+	l = take(t, b, "a", pglock.LockDelay(time.Minute), pglock.NoRenewal())
+	age(t, d, "a", 0)
+	_, err := a.TryAcquire(soon(t), "a")
+	var held *pglock.HeldError
+	if !errors.As(err, &held) || !held.Over || held.Remaining < 30*time.Second || held.Remaining > time.Minute {
+		t.Errorf("after a crash: %v", err)
+	}
+	s, err := a.Inspect(soon(t), "a")
+	if err != nil || s.Held || s.FreeIn < 30*time.Second {
+		t.Errorf("Inspect: %+v, %v", s, err)
+	}
+	d.Exec(t, `UPDATE pglock.leases SET expires_at = expires_at - interval '1 minute'`)
+	take(t, a, "a")
+	for _, bad := range []time.Duration{0, -1, 25 * time.Hour} {
+		_, err := a.TryAcquire(soon(t), "a", pglock.LockDelay(bad))
+		wantErr(t, "a bad LockDelay", err, pglock.ErrInvalidOption)
+	}
+	_ = l
+}
+
+func TestAForgottenLeaseEndsWithItsMaxHold(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a := client(t, d)
+	l := take(t, a, "a", pglock.TTL(time.Second), pglock.MaxHold(1500*time.Millisecond))
+	begin := time.Now()
+	<-l.Done()
+	var lost *pglock.LostError
+	if !errors.As(l.Err(), &lost) || lost.Cause != pglock.HeldTooLong && lost.Cause != pglock.Expired {
+		t.Errorf("it ended with %v", l.Err())
+	}
+	if lost != nil && lost.Cause == pglock.HeldTooLong && time.Since(begin) > patience {
+		t.Errorf("it was held for %v", time.Since(begin))
+	}
+	got := <-acquiring(slow(t), client(t, d), "a")
+	wantErr(t, "the next one", got.err, nil)
+	_, err := a.TryAcquire(soon(t), "b", pglock.TTL(2*time.Second), pglock.MaxHold(time.Second))
+	wantErr(t, "a MaxHold below the TTL", err, pglock.ErrInvalidOption)
+	short := take(t, a, "b", pglock.TTL(10*time.Second), pglock.MaxHold(10*time.Second))
+	if err := short.Renew(soon(t)); err == nil || errors.Is(err, pglock.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
+		t.Errorf("Renew of what is held as long as it may be: %v", err)
+	}
+}
+
+func TestRevokeEndsALeaseAndFencesItsHolder(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, operator := client(t, d), client(t, d)
+	for _, kind := range [][]pglock.Option{nil, {pglock.Shared()}, {pglock.Permits(2)}} {
+		l := take(t, a, "a", append(kind, pglock.LockDelay(time.Hour))...)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			_, err := operator.Revoke(ctx, "a", time.Millisecond)
+			first <- err
+		}()
+		until(t, d, "the revocation", `SELECT count(*) = 1 FROM pglock.leases WHERE name = 'a' AND revoked IS NOT NULL AND expires_at > clock_timestamp()`)
+		wantErr(t, "Renew of what was revoked", l.Renew(soon(t)), pglock.ErrLost)
+		var lost *pglock.LostError
+		if !errors.As(context.Cause(l.Context()), &lost) || lost.Cause != pglock.Revoked {
+			t.Errorf("it ended with %v", context.Cause(l.Context()))
+		}
+		wantErr(t, "Release of what was revoked", l.Release(soon(t)), pglock.ErrLost)
+		if _, err := a.TryAcquire(soon(t), "a"); !errors.Is(err, pglock.ErrHeld) && !errors.Is(err, pglock.ErrOtherKind) {
+			t.Errorf("before the lease would have run out: %v", err)
+		}
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "call it again") {
+			t.Errorf("Revoke that did not wait: %v", err)
+		}
+
+		d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() - interval '1 ms', not_before = 'epoch' WHERE revoked IS NOT NULL`)
+		token, err := operator.Revoke(soon(t), "a", time.Millisecond)
+		wantErr(t, "Revoke", err, nil)
+		if token <= l.Token() {
+			t.Errorf("Revoke answers token %d after %d", token, l.Token())
+		}
+		err = fence.HeldTx(soon(t), d.Pool(t), l.Grant(), func(context.Context, pgx.Tx) error { return nil })
+		wantErr(t, "a write of the victim", err, fence.ErrStale)
+		if s, err := a.Inspect(soon(t), "a"); err != nil || s.FreeIn < 30*time.Minute {
+			t.Errorf("its LockDelay is gone: %+v, %v", s, err)
+		}
+		d.Exec(t, `DELETE FROM pglock.leases`)
+	}
+	_, err := operator.Revoke(soon(t), "never", 0)
+	wantErr(t, "Revoke of what nobody had", err, fence.ErrNeverGranted)
+	_, err = operator.Revoke(soon(t), "a", -1)
+	wantErr(t, "a negative grace", err, pglock.ErrInvalidOption)
+}
+
+// The holder renews seldom, and yet is told at once.
+func TestAHolderThatListensHearsOfARevocation(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a := open(t, d.URL, pglock.Config{TTL: 30 * time.Second, RenewEvery: 13 * time.Second})
+	l := take(t, a, "a")
+	take(t, client(t, d), "b")
+	waiting, cancel := context.WithCancel(t.Context())
+	waiter := acquiring(waiting, a, "b") // so that it listens
+	until(t, d, "the client to listen", `SELECT count(*) = 1 FROM pglock.waits`)
+	ctx, stop := context.WithCancel(t.Context())
+	revoked := make(chan error, 1)
+	go func() {
+		_, err := client(t, d).Revoke(ctx, "a", 0)
+		revoked <- err
+	}()
+	select {
+	case <-l.Done():
+	case <-time.After(patience):
+		t.Error("the holder was not told")
+	}
+	stop()
+	cancel()
+	<-revoked
+	<-waiter
+}
+
+// And it listens because it has held a lease for a while.
+func TestAClientThatHoldsForLongListens(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a := open(t, d.URL, pglock.Config{TTL: 30 * time.Second, RenewEvery: 2500 * time.Millisecond})
+	take(t, a, "a")
+	until(t, d, "the client to listen", `SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN pglock_revoked%'`)
+}
+
+func TestOnlyTheOwnerRevokes(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	take(t, client(t, d), "a")
+	role := d.Role(t)
+	d.Exec(t, `SELECT pglock.grant_locker($1::regrole), pglock.grant_auditor($1::regrole)`, role)
+	_, err := open(t, d.URLAs(role), pglock.Config{}).Revoke(soon(t), "a", 0)
+	wantErr(t, "Revoke", err, pglock.ErrNotAllowed)
+}
+
+// until waits for what a query says.
+func until(t *testing.T, d *pgtest.Database, what, sql string) {
+	t.Helper()
+	eventually(t, what, func() bool { return pgtest.Query[bool](t, d, sql) })
+}
