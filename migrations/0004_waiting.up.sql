@@ -22,8 +22,7 @@ CREATE UNLOGGED TABLE pglock.waits (
 );
 
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader.
-CREATE FUNCTION pglock.wake(names text[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+CREATE FUNCTION pglock.wake(names text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE m pglock.waits; passed pglock.waits;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
