@@ -202,7 +202,7 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	switch a.status {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
-	case "held", "kept":
+	case "held", "kept", "marked":
 		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
@@ -248,14 +248,18 @@ func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time
 	if w.config.fair { // the next is to see its place
 		return pause(min(tries, 2), &HeldError{})
 	}
-	if held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
-		return d
+	hears := c.listener.hears(tries >= soonOver)
+	marked := c.queues.isMarked(w)
+	if len(w.queues) > 1 && held.Remaining > 0 && hears {
+		switch c.mark(ctx, w).status {
+		case "marked":
+			marked = true
+		case "retry":
+			return pause(tries, &HeldError{}) // it is changing hands
+		}
 	}
-	switch c.mark(ctx, w).status {
-	case "marked":
+	if marked {
 		return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
-	case "retry":
-		return pause(tries, &HeldError{}) // it is changing hands
 	}
 	return d
 }
