@@ -1,4 +1,4 @@
-// Command break removes one rule of the fences or the guard at a time and shows that a test fails for each: go run .ci/break.go
+// Command break removes one rule of the fences, the guard or the records of jobs at a time and shows that a test fails for each: go run .ci/break.go
 //
 // It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
 // their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
@@ -27,9 +27,11 @@ const (
 	leases    = "migrations/0001_leases.up.sql"
 	sqlFile   = "migrations/0002_fences.up.sql"
 	protect   = "migrations/0003_protect.up.sql"
+	onceFile  = "migrations/0006_once.up.sql"
 	statement = "fence/statement.go"
 	fences    = "./fence"
 	failovers = "./internal/failover"
+	runners   = "./pglock/once"
 )
 
 var rules = []rule{
@@ -79,6 +81,16 @@ var rules = []rule{
 	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
 	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},
 	{"guard: a seen token is believed within a day", leases, "IF seen > clock + 86400000000 THEN", "IF false THEN", "./migrations", "Seen|Belie|Guard|Token"},
+	{"once: only the holder begins", onceFile, "IF NOT FOUND OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;", "", "./migrations", "HolderOfItsLock"},
+	{"once: the lock on the lease", onceFile, "x.token = tok FOR KEY SHARE;", "x.token = tok;", "./migrations", "NoGrantComesBetween"},
+	{"once: what is done stays done", onceFile, "WHERE again AND x.outcome <> 'done' AND", "WHERE again AND", "./migrations", "LatestAttempt"},
+	{"once: not again without a retry", onceFile, "WHERE again AND x.outcome", "WHERE x.outcome", "./migrations", "LatestAttempt"},
+	{"once: a lost beginning is settled", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  END IF;", "AND false;\n  END IF;", runners, "LostReply"},
+	{"once: only the latest attempt ends it", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.ended_at IS NULL;\n  SELECT CASE", runners, "Paused"},
+	{"once: it ends once", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.token = tok;\n  SELECT CASE", runners, "LostCommit"},
+	{"once: the beginning is on the disk", onceFile, "IF current_setting('synchronous_commit') = 'off' THEN", "IF false THEN", "./migrations", "Durable"},
+	{"once: a success is of the transaction", "pglock/once/tx.go", "return r.endOnce(ctx, tx, o, l, Done, \"\")", "return r.endOnce(ctx, r.db, o, l, Done, \"\")", runners, "LostCommit"},
+	{"once: a lost commit is looked up", "pglock/once/attempt.go", "if errors.Is(unrecorded, errDone) {", "if false {", runners, "LostCommit"},
 	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
 }
 

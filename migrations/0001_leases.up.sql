@@ -459,3 +459,15 @@ CREATE VIEW pglock.inspect AS
   SELECT name, slot, expires_at > now AS held, owner, token, granted_at, ttl, greatest(expires_at - now, '0') AS remaining,
          greatest(greatest(expires_at + delay, not_before) - now, '0') AS free_in, metadata
   FROM pglock.leases, (SELECT clock_timestamp() AS now) AS one_reading WHERE token > 0;
+
+-- Who holds a lock, for all who use locks: what acquire tells whoever asks for one that is held, without asking for it. If several
+-- do, the one whose lease lasts longest. Of a lock that nobody holds it tells nothing else.
+CREATE FUNCTION pglock.holder(lock text, OUT held boolean, OUT owner text, OUT since timestamptz, OUT token bigint, OUT remaining interval)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT true, x.owner, x.granted_at, x.token, x.expires_at - clock_timestamp() INTO held, owner, since, token, remaining
+    FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() ORDER BY x.expires_at DESC LIMIT 1;
+  held := FOUND;
+  remaining := greatest(remaining, '0');  -- the clock goes on
+END $$;

@@ -38,6 +38,10 @@ FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[], $5::int[])`
   (extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM free_in) OPERATOR(pg_catalog.*) 1000000)::bigint, metadata
 FROM pglock.inspect`
 
+	holderSQL = `SELECT held, coalesce(owner, ''), coalesce(token, 0), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce((extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, 0)
+FROM pglock.holder($1::text)`
+
 	revokeSQL = `SELECT status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0) FROM pglock.revoke($1::text, $2::uuid, $3::text, $4::bigint, $5::boolean, $6::bigint)`
 
