@@ -77,6 +77,7 @@ type checker struct {
 	started map[string]time.Time // when the clock of each process began
 
 	grants        []grant // in the database's order
+	drawn         []int   // the places of the changes that have drawn a token, for a grant or for nobody
 	byToken       map[tokenKey]int
 	byAcquisition map[acquisitionKey]int
 
