@@ -225,6 +225,7 @@ func TestBoundaries(t *testing.T) {
 		{"lost while the row is untouched", lossOf(start, lost, long), history.FalseLoss},
 		{"lapsed while the row is untouched", lossOf(start, lapsed, long), ""},
 		{"lost after a revoke", lossOf(start, lost, long, revoked), ""},
+		{"lost with another name of its group", lossOf(start, lost, long, group), ""},
 		{"lost after the removal", lossOf(start, lost, a, removed), ""},
 		{"lost and released at the tolerance", lossOf(start, lost, long, then(2, long, 2150, 0)), ""},
 		{"lost and released 1 µs later", lossOf(start, lost, long, then(2, long, 2151, 0)), history.FalseLoss},

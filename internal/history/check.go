@@ -80,6 +80,7 @@ type checker struct {
 	drawn         []int   // the places of the changes that have drawn a token, for a grant or for nobody
 	byToken       map[tokenKey]int
 	byAcquisition map[acquisitionKey]int
+	groups        map[int64][]int // by token: the names of one acquisition
 
 	violations []Violation
 	stats      Stats

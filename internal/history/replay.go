@@ -54,6 +54,7 @@ type handOverKey struct {
 func (c *checker) replay() {
 	c.byToken = make(map[tokenKey]int)
 	c.byAcquisition = make(map[acquisitionKey]int)
+	c.groups = make(map[int64][]int)
 	handedOver := make(map[handOverKey]bool, len(c.history.HandOvers))
 	for _, h := range c.history.HandOvers {
 		handedOver[handOverKey{rowKey{h.Lock, h.Slot}, h.From, h.To}] = true
@@ -137,6 +138,7 @@ func (c *checker) begin(place int) int {
 	// The first one keeps its place in the indexes; a second one is a violation that is found elsewhere.
 	setFirst(c.byToken, tokenKey{change.Lock, change.Slot, change.Token}, n)
 	setFirst(c.byAcquisition, acquisitionKey{change.Lock, change.Acquisition}, n)
+	c.groups[change.Token] = append(c.groups[change.Token], n)
 	c.drawn = append(c.drawn, place)
 	c.stats.Grants++
 	return n
