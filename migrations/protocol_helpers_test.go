@@ -56,7 +56,8 @@ type ask struct {
 	ttl, hold       time.Duration
 	meta            *string
 	seen            int64
-	kind            int    // as leases.permits
+	kind            int // as leases.permits
+	delay           time.Duration
 	client          string // who waits, as mark has it
 }
 
@@ -71,7 +72,8 @@ type answer struct {
 }
 
 const acquireOne = `SELECT status, coalesce(token, 0), coalesce(owner, ''), since, coalesce(remaining_us, 0), coalesce(slot, 0) FROM pglock.acquire(
-	ARRAY[$1::text], ARRAY[$2::uuid], $3, ARRAY[$4::bigint], ARRAY[$5::bigint], ARRAY[$6::text], $7, NULL, ARRAY[$8::int], NULL, nullif($9, '')::uuid)`
+	ARRAY[$1::text], ARRAY[$2::uuid], $3, ARRAY[$4::bigint], ARRAY[$5::bigint], ARRAY[$6::text], $7, ARRAY[$10::bigint], ARRAY[$8::int], NULL,
+	nullif($9, '')::uuid)`
 
 var ids atomic.Int64
 
@@ -87,7 +89,7 @@ func (c *caller) acquire(a ask) (got answer) {
 		a.ttl = 30 * time.Second
 	}
 	var us int64
-	err := c.conn.QueryRow(c.t.Context(), acquireOne, a.name, a.id, a.label, a.ttl.Microseconds(), a.hold.Microseconds(), a.meta, a.seen, a.kind, a.client).
+	err := c.conn.QueryRow(c.t.Context(), acquireOne, a.name, a.id, a.label, a.ttl.Microseconds(), a.hold.Microseconds(), a.meta, a.seen, a.kind, a.client, a.delay.Microseconds()).
 		Scan(&got.status, &got.token, &got.owner, &got.since, &us, &got.slot)
 	if err != nil {
 		c.t.Errorf("acquire %q: %v", a.name, err)

@@ -130,6 +130,45 @@ func TestARenewalUnderWayKeepsOutWhatItExcludes(t *testing.T) {
 	}
 }
 
+// Nobody was there at the first look, and somebody is when the gate is locked.
+func TestWhoeverIsGrantedMeanwhileIsSeenUnderTheLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	slow, other := newCaller(t, db), newCaller(t, db)
+	hookInto(t, db, beforeClaimLock)
+	for i, c := range []struct{ granted, asked int }{{reader, alone}, {1, 1}} {
+		name := fmt.Sprint("late ", i)
+		other.release(other.takeAs(name, c.granted))
+		resume := stalled(t, db, slow, func() string { return slow.tryAs(name, c.asked) })
+		g := other.takeAs(name, c.granted)
+		want(t, fmt.Sprintf("%d, after %d was granted", c.asked, c.granted), resume(), "held")
+		want(t, "renewal", other.renew(g), "renewed")
+	}
+}
+
+// What was held until it ran out is kept from those whom it excluded, and from nobody else.
+func TestADelayKeepsOutWhatTheGrantExcluded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	for i, k := range []struct {
+		held, asked int
+		wanted      string
+	}{{reader, alone, "kept"}, {reader, reader, "granted"}, {reader, 2, "other_kind"}, {alone, reader, "kept"}, {1, 1, "kept"}, {2, 2, "granted"}} {
+		for end, wanted := range map[string]string{"lapsed": k.wanted, "released": "granted"} {
+			name := fmt.Sprint(end, i)
+			c.release(c.takeAs(name, reader))
+			g := c.takeWith(ask{name: name, kind: k.held, delay: time.Hour})
+			if end == "lapsed" {
+				c.lapse(g)
+			} else {
+				c.release(g)
+			}
+			want(t, fmt.Sprintf("%d after %d, %s", k.asked, k.held, end), c.tryAs(name, k.asked), wanted)
+		}
+	}
+}
+
 // A transaction that is tied to a grant keeps out whatever the grant did, until it ends, though the grant is over; what went beside the
 // grant goes on.
 func TestATiedTransactionKeepsOutWhatItsGrantExcluded(t *testing.T) {
@@ -259,7 +298,7 @@ func TestSlotZeroStaysWhileThereAreOthers(t *testing.T) {
 	}
 	want(t, "another reader", other.tryAs("a", reader), "granted")
 
-	// A grant of a slot has locked slot 0 when it is looked for others, or is met.
+	// A grant of a slot that came after the look for idle names is seen under the lock, or is met.
 	c.release(c.takeAs("b", reader))
 	db.Age(t, "b", 24*time.Hour)
 	want(t, "pruned", c.prune("1 hour", 100), 2)
@@ -277,6 +316,14 @@ func TestSlotZeroStaysWhileThereAreOthers(t *testing.T) {
 	want(t, "a reader beside a prune", other.tryAs("b", reader), "retry")
 	c.commit()
 	want(t, "a reader after it", other.tryAs("b", reader), "granted")
+
+	c.exec(`DELETE FROM pglock.leases; INSERT INTO pglock.leases (name, permits) VALUES ('late', -1)`)
+	db.Age(t, "late", 24*time.Hour)
+	hookInto(t, db, beforePruneLock)
+	resume := stalled(t, db, c, func() int { return c.prune("1 hour", 100) })
+	g = other.takeAs("late", reader)
+	want(t, "pruned, after a grant", resume(), 0)
+	want(t, "slots", slots("late"), fmt.Sprint("0 ", g.slot))
 }
 
 // Whoever releases last wakes the writer, and a writer all readers up to the next writer. A permit wakes one for each.

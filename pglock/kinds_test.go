@@ -329,7 +329,7 @@ func TestAForgottenLeaseEndsWithItsMaxHold(t *testing.T) {
 	a := client(t, d)
 	l := take(t, a, "a", pglock.TTL(time.Second), pglock.MaxHold(1500*time.Millisecond))
 	begin := time.Now()
-	<-l.Done()
+	happens(t, "its end", l.Done())
 	var lost *pglock.LostError
 	if !errors.As(l.Err(), &lost) || lost.Cause != pglock.HeldTooLong && lost.Cause != pglock.Expired {
 		t.Errorf("it ended with %v", l.Err())
