@@ -162,8 +162,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody is granted
--- the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
+-- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody whom they
+-- exclude is granted the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
 -- still write is stale. revocation is the id of this one, begin is true until the first answer came:
 --   revoked       ask again after remaining_us, with begin false
 --   retry         some row is locked just now: ask again soon, with the same begin
