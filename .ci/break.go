@@ -1,4 +1,4 @@
-// Command break removes one rule of the fences, the guard or the records of jobs at a time and shows that a test fails for each: go run .ci/break.go
+// Command break removes one rule of the locks, the fences, the guard or the records of jobs at a time and shows that a test fails for each: go run .ci/break.go
 //
 // It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
 // their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
@@ -28,8 +28,12 @@ const (
 	sqlFile   = "migrations/0002_fences.up.sql"
 	protect   = "migrations/0003_protect.up.sql"
 	onceFile  = "migrations/0006_once.up.sql"
+	waiting   = "migrations/0004_waiting.up.sql"
+	kinds     = "migrations/0005_kinds.up.sql"
 	statement = "fence/statement.go"
 	fences    = "./fence"
+	protocol  = "./migrations"
+	locks     = "./pglock"
 	failovers = "./internal/failover"
 	runners   = "./pglock/once"
 )
@@ -91,6 +95,40 @@ var rules = []rule{
 	{"once: the beginning is on the disk", onceFile, "IF current_setting('synchronous_commit') = 'off' THEN", "IF false THEN", "./migrations", "Durable"},
 	{"once: a success is of the transaction", "pglock/once/tx.go", "return r.endOnce(ctx, tx, o, l, Done, \"\")", "return r.endOnce(ctx, r.db, o, l, Done, \"\")", runners, "LostCommit"},
 	{"once: a lost commit is looked up", "pglock/once/attempt.go", "if errors.Is(unrecorded, errDone) {", "if false {", runners, "LostCommit"},
+	{"kinds: readers and permits share-lock the gate", kinds, "x.slot = 0 AND x.permits = kind FOR SHARE SKIP LOCKED;", "x.slot = 0 AND x.permits = kind;", protocol, "UnderWay"},
+	{"kinds: who leaves no room locks the gate alone", kinds, "x.slot = 0 AND x.permits = was FOR UPDATE SKIP LOCKED;", "x.slot = 0 AND x.permits = was FOR SHARE SKIP LOCKED;", protocol, "UnderWay|Tied"},
+	{"kinds: the look under the lock", kinds, "  SELECT o.* INTO status, token, owner, since, until, slot FROM pglock.obstacle(lock, kind, client) o;\n  IF status", "  status := NULL;\n  IF status", protocol, "Meanwhile"},
+	{"kinds: the slots that were not released are locked", kinds, "IF mine < unreleased THEN RETURN; END IF;", "", protocol, "RenewalUnderWay|Tied"},
+	{"kinds: one acquisition under way", kinds, "IF NOT pg_try_advisory_xact_lock(hashtextextended(id::text, 7251)) THEN RETURN; END IF;", "", protocol, "RepeatedAcquisition"},
+	{"kinds: alone is a mutex again", kinds, "metadata = meta::jsonb, permits = 0", "metadata = meta::jsonb", protocol, "Tied"},
+	{"kinds: a tied transaction of a slot holds the gate", sqlFile, "PERFORM FROM pglock.leases x WHERE x.name = lock AND x.slot = 0 FOR KEY SHARE;", "NULL;", protocol, "Tied"},
+	{"kinds: a slot is locked against its tied transaction", kinds, "ORDER BY x.slot LIMIT 1 FOR UPDATE SKIP LOCKED;", "ORDER BY x.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;", protocol, "Tied"},
+	{"kinds: a writer that waits goes first", kinds, "IF NOT FOUND AND kind = -1 AND same THEN", "IF false THEN", protocol, "MakesRoom"},
+	{"kinds: slot 0 that was deleted", leases, "THEN -1 ELSE 0 END)\n    ON CONFLICT", "THEN 0 ELSE 0 END)\n    ON CONFLICT", protocol, "SlotZero"},
+	{"kinds: prune looks for others under the lock", leases, "l.slot = 0\n    AND NOT EXISTS (SELECT FROM pglock.leases o WHERE o.name = l.name AND o.slot > 0);", "l.slot = 0;", protocol, "SlotZero"},
+	{"kinds: a lot is one", leases, "CONTINUE WHEN lots[k] = lots[k + 1];", "", protocol, "ALot"},
+	{"kinds: a delay", leases, "AND x.expires_at + x.delay <= clock_timestamp() AND x.not_before", "AND x.expires_at <= clock_timestamp() AND x.not_before", locks, "LockDelay"},
+	{"kinds: a delay of a slot", kinds, "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at + x.delay, x.not_before)", "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at, x.not_before)", protocol, "ADelay"},
+	{"kinds: one name lost is all lost", "pglock/keeper.go", `case a.status == "", a.status == "renewed" && b.status != "renewed",`, `case a.status == "",`, locks, "OneName"},
+	{"kinds: MaxHold", "pglock/lease.go", "if r.maxHold > 0 {", "if false {", locks, "ForgottenLease"},
+	{"kinds: nothing is renewed beyond MaxHold", "pglock/lease.go", "l.final = sent.mono >= last.mono", "l.final = false", locks, "ForgottenLease"},
+	{"kinds: what the caller holds is refused", "pglock/reentrant.go", "if !slices.Contains(lc.names, p.name) {", "if true {", locks, "CallerHolds|BecomeAWriter"},
+	{"revoke: renewals are refused", leases, "AND x.slot = place AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = place AND acquisitions[k] IN (x.acquisition, x.revoked) AND x.token = tokens[k]\n      FOR NO KEY", locks, "RevokeEnds"},
+	{"revoke: it waits for the expiry", kinds, "IF until > clock_timestamp() THEN\n    status := 'revoked';", "IF false THEN\n    status := 'revoked';", locks, "RevokeEnds"},
+	{"revoke: a token is drawn", kinds, "SET token = revoke.token, acquisition = revocation", "SET acquisition = revocation", locks, "RevokeEnds"},
+	{"revoke: who is not renewed any more hears of it too", "pglock/lease.go", "return len(l.waiters) > 0 || !l.final && !l.config.manual", "return !l.final && (len(l.waiters) > 0 || !l.config.manual)", locks, "HearsOf"},
+	{"waiting: the release of a slot locks the gate", leases, "x.slot = 0 FOR SHARE SKIP LOCKED;\n      END IF;", "x.slot = 0;\n      END IF;", protocol, "MakesRoom"},
+	{"waiting: of two releases one sees that it is the last", leases, "x.slot = 0 FOR NO KEY UPDATE SKIP LOCKED;\n      ELSE", "x.slot = 0 FOR SHARE SKIP LOCKED;\n      ELSE", protocol, "MakesRoom"},
+	{"waiting: a writer behind readers keeps its mark", waiting, "EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;", "EXIT WHEN NOT FOUND;", protocol, "MakesRoom"},
+	{"waiting: readers pass when the writer before them gives up", waiting, "IF woken OR NOT FOUND OR kind = 0 AND EXISTS", "IF woken OR NOT FOUND OR false AND EXISTS", protocol, "MakesRoom"},
+	{"waiting: what is held wakes nobody", waiting, "EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));", "", protocol, "WakingForAHeld"},
+	{"waiting: a mark out of date is passed over", waiting, "x.name = names[k] AND x.until > clock_timestamp()\n          AND (x.fair", "x.name = names[k]\n          AND (x.fair", protocol, "WaiterThatDied"},
+	{"waiting: a mark out of date is taken away", waiting, "x.until <= clock_timestamp() FOR UPDATE SKIP LOCKED) dead", "false FOR UPDATE SKIP LOCKED) dead", protocol, "WaiterThatDied"},
+	{"waiting: a dead fair waiter is passed over", waiting, "SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s')", "SET woken = true", protocol, "DeadWaiter"},
+	{"waiting: a look at a place writes nothing", waiting, "placed := FOUND AND NOT mine.woken AND", "placed := false AND", protocol, "LookingAtAPlace"},
+	{"waiting: a release hands over", "pglock/queue.go", "if q == nil || len(q.waiters) == 0 || q.holder != nil {\n\t\treturn nil", "if true {\n\t\treturn nil", locks, "HandsTheLockOver"},
+	{"waiting: a fair one is not handed over to", "pglock/queue.go", "if w.config.fair || len(w.queues) > 1 {", "if len(w.queues) > 1 {", locks, "FairProcessesTakeTurns"},
+	{"waiting: a silent listener is not believed", "pglock/listener.go", "case !arrived:", "case !arrived && false:", locks, "SilentListener"},
 	{"poolers: nothing is prepared behind one", "fence/ask.go", "backend == conn.PgConn().PID() && ", "", fences, "PgBouncer"},
 }
 

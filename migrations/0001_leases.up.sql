@@ -346,13 +346,15 @@ END $$;
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
 -- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken, and
--- awaited says that somebody did. The look for who waits comes after the row was locked, and slot 0 with it: see mark. A slot of -1 is not known, and is found.
+-- awaited says that somebody did. The look for who waits comes after the row was locked, and slot 0 with it: see mark. Where somebody
+-- waits to have the name alone, one release goes after the other: side by side, none would see that it is the last. A slot of -1 is
+-- not known, and is found.
 CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
   rouse boolean DEFAULT true, slots int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE place int; statuses text[];
+DECLARE place int; statuses text[]; alone boolean;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
@@ -362,8 +364,14 @@ BEGIN
       SELECT x.slot INTO place FROM pglock.leases x WHERE x.name = names[k] AND x.acquisition = acquisitions[k];
     END IF;
     IF place > 0 THEN
-      PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
-      IF NOT FOUND AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0) THEN
+      alone := EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0);
+      IF alone THEN
+        PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR NO KEY UPDATE SKIP LOCKED;
+      ELSE
+        PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
+      END IF;
+      IF NOT FOUND AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0)
+         OR NOT alone AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0) THEN
         statuses[k] := 'locked';
         CONTINUE;
       END IF;

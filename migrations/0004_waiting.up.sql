@@ -16,7 +16,7 @@ CREATE UNLOGGED TABLE pglock.waits (
   since  timestamptz NOT NULL,
   until  timestamptz NOT NULL,                            -- a waiter that died is passed over after that
   fair   boolean NOT NULL,
-  kind   int NOT NULL DEFAULT 0,                               -- what it waits for, as acquire has it
+  kind   int NOT NULL DEFAULT 0,                          -- what it waits for, as acquire has it
   woken  boolean NOT NULL DEFAULT false,                  -- a release has notified it, and it has not marked its wait anew
   PRIMARY KEY (name, client)
 );
@@ -32,7 +32,8 @@ BEGIN
       SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
           AND (x.fair OR NOT x.woken) AND (passed IS NULL OR (x.since, x.client) > (passed.since, passed.client))
         ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
-      EXIT WHEN NOT FOUND OR EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
+      EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;
+      EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
       UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
       PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
       EXIT WHEN m.kind >= 0;
@@ -104,7 +105,7 @@ CREATE FUNCTION pglock.wait_over(lock text, waiter uuid) RETURNS void LANGUAGE s
 $$;
 
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
--- meanwhile, with or without a mark that is left, passes that on; who wanted alone what readers share lets them pass.
+-- meanwhile, with or without a mark that is left, passes that on; who wanted the name alone lets the readers behind it pass.
 CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE woken boolean; kind int;
@@ -114,7 +115,9 @@ BEGIN
     DELETE FROM pglock.waits w
       USING (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.wait = waits[k] FOR UPDATE SKIP LOCKED) mine
       WHERE w.name = names[k] AND w.client = unmark.client RETURNING w.woken, w.kind INTO woken, kind;
-    IF woken OR NOT FOUND OR kind = 0 AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = -1) THEN PERFORM pglock.wake(names[k:k]); END IF;
+    IF woken OR NOT FOUND OR kind = 0 AND EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.kind = -1) THEN
+      PERFORM pglock.wake(names[k:k]);
+    END IF;
     DELETE FROM pglock.waits w
       USING (SELECT x.client FROM pglock.waits x WHERE x.name = names[k] AND x.until <= clock_timestamp() FOR UPDATE SKIP LOCKED) dead
       WHERE w.name = names[k] AND w.client = dead.client;

@@ -6,6 +6,8 @@
 --     others, and a change of what the name is, locks it alone. A transaction that is tied to a slot holds it too.
 --   * Who is in the way is looked at in a later statement: in the same one it would be the state before the lock.
 --   * Who wants a name alone locks the slots that were not released as well: a renewal that is under way is in no snapshot.
+--   * Whoever is granted a name alone makes it a mutex, so that the first reader after it locks the gate alone too: a share lock
+--     would pass by the KEY SHARE of a transaction that is tied to slot 0.
 
 -- Who is in the way of a grant, if anybody is: held, kept or other_kind as acquire has them, until when at the latest, and in slot
 -- what the name is. Locks nothing. A reader makes way for whoever waits for the name alone, and came before it.
@@ -45,7 +47,7 @@ END $$;
 
 -- Locks what a grant is to be written to, and answers free with its slot and the latest token of the name; or who is in the way, as
 -- obstacle does; or retry. If nobody holds the name, it becomes what is asked for.
-CREATE FUNCTION pglock.claim(lock text, kind int, client uuid, OUT status text, OUT token bigint, OUT owner text, OUT since timestamptz,
+CREATE FUNCTION pglock.claim(lock text, kind int, id uuid, client uuid, OUT status text, OUT token bigint, OUT owner text, OUT since timestamptz,
   OUT until timestamptz, OUT slot int)
 LANGUAGE plpgsql AS $$
 DECLARE was int; unreleased int; mine int;
@@ -62,6 +64,11 @@ BEGIN
     PERFORM FROM pglock.leases x WHERE x.name = lock AND x.slot = 0 AND x.permits = was FOR UPDATE SKIP LOCKED;
   END IF;
   IF NOT FOUND THEN RETURN; END IF;
+  IF kind <> 0 THEN                                      -- the same acquisition may be on its way to another slot, and in no snapshot
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(id::text, 7251)) THEN RETURN; END IF;
+    PERFORM FROM pglock.leases x WHERE x.name = lock AND x.acquisition = id;
+    IF FOUND THEN RETURN; END IF;
+  END IF;
   IF was <> 0 AND (kind = 0 OR was <> kind) THEN
     SELECT count(*) INTO unreleased FROM pglock.leases x WHERE x.name = lock AND x.slot > 0 AND x.expires_at > 'epoch';
     SELECT count(*) INTO mine FROM (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot > 0 AND x.expires_at > 'epoch' FOR UPDATE SKIP LOCKED) l;
@@ -69,7 +76,7 @@ BEGIN
   END IF;
   SELECT o.* INTO status, token, owner, since, until, slot FROM pglock.obstacle(lock, kind, client) o;
   IF status IS NOT NULL THEN RETURN; END IF;
-  IF was <> kind AND NOT (kind = 0 AND was = -1) THEN
+  IF was <> kind AND kind <> 0 THEN
     UPDATE pglock.leases x SET permits = kind WHERE x.name = lock AND x.slot = 0;
   END IF;
   IF kind = 0 THEN
@@ -123,7 +130,7 @@ BEGIN
       IF locking = 0 THEN
         SELECT o.* INTO way FROM pglock.obstacle(names[k], kind, client) o;
       ELSE
-        SELECT c.* INTO way FROM pglock.claim(names[k], kind, client) c;
+        SELECT c.* INTO way FROM pglock.claim(names[k], kind, id, client) c;
         places[k] := way.slot;
         last := greatest(last, way.token);
       END IF;
@@ -149,14 +156,14 @@ BEGIN
     UPDATE pglock.leases l SET token = acquire_slots.token, acquisition = id, owner = label, granted_at = clock_timestamp(), ttl = ttl_us * interval '1 us',
       expires_at = clock_timestamp() + ttl_us * interval '1 us',
       not_before = CASE WHEN hold_us > 0 THEN clock_timestamp() + least(hold_us, 31622400000000) * interval '1 us' ELSE 'epoch' END,
-      delay = coalesce(delay_us, 0) * interval '1 us', metadata = meta::jsonb
+      delay = coalesce(delay_us, 0) * interval '1 us', metadata = meta::jsonb, permits = 0
       WHERE l.name = names[k] AND l.slot = places[k];
     RETURN NEXT;
   END LOOP;
 END $$;
 
--- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody is granted
--- the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
+-- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody whom they
+-- exclude is granted the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
 -- still write is stale. revocation is the id of this one, begin is true until the first answer came:
 --   revoked       ask again after remaining_us, with begin false
 --   retry         some row is locked just now: ask again soon, with the same begin
@@ -167,7 +174,7 @@ END $$;
 CREATE FUNCTION pglock.revoke(lock text, revocation uuid, label text, grace_us bigint, begin boolean, seen bigint DEFAULT 0,
   OUT status text, OUT token bigint, OUT owner text, OUT since timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE l pglock.leases; until timestamptz; last bigint; n int; mine int;
+DECLARE l pglock.leases; until timestamptz; last bigint; n int; mine int[];
 BEGIN
   SELECT a.verdict, a.hold_us, a.reason INTO status, remaining_us, owner FROM pglock.admit(seen) a;
   IF status IS NOT NULL THEN RETURN; END IF;
@@ -192,13 +199,13 @@ BEGIN
   END IF;
   -- A free name is taken too: who held it last may not know.
   SELECT count(*) INTO n FROM pglock.leases x WHERE x.name = lock AND (x.acquisition = revocation OR x.expires_at <= clock_timestamp());
-  SELECT count(*) INTO mine FROM (SELECT FROM pglock.leases x WHERE x.name = lock AND (x.acquisition = revocation OR x.expires_at <= clock_timestamp())
-    FOR UPDATE SKIP LOCKED) x;
-  IF mine < n THEN RETURN; END IF;
+  SELECT array_agg(x.slot) INTO mine FROM (SELECT x.slot FROM pglock.leases x
+    WHERE x.name = lock AND (x.acquisition = revocation OR x.expires_at <= clock_timestamp()) FOR UPDATE SKIP LOCKED) x;
+  IF coalesce(cardinality(mine), 0) < n THEN RETURN; END IF;
   token := nextval('pglock.fencing_token');
   IF token <= last THEN token := pglock.move_token(last, false); END IF;
   UPDATE pglock.leases x SET token = revoke.token, acquisition = revocation, owner = label, granted_at = clock_timestamp(), metadata = NULL
-    WHERE x.name = lock AND x.expires_at <= clock_timestamp();
+    WHERE x.name = lock AND x.slot = ANY (mine);
   SELECT max(x.token) INTO token FROM pglock.leases x WHERE x.name = lock;
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = lock) THEN PERFORM pglock.wake(ARRAY[lock]); END IF;
   status := 'done';

@@ -46,7 +46,7 @@ func TestDeferredReleaseDefersNothingElse(t *testing.T) {
 	held := c.take("held")
 	deferred := func() {
 		c.t.Helper()
-		g := grant{"a", newID(), 0}
+		g := grant{name: "a", id: newID()}
 		db.Exec(t, `INSERT INTO pglock.leases (name, acquisition, expires_at) VALUES ('a', $1, clock_timestamp() + interval '1 min')
 			ON CONFLICT (name, slot) DO UPDATE SET acquisition = excluded.acquisition, expires_at = excluded.expires_at`, g.id)
 		want(t, "release", one[string](c, `SELECT status FROM pglock.release(ARRAY['a'], ARRAY[$1::uuid], true)`, g.id), "released")

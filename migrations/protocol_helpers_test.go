@@ -56,6 +56,9 @@ type ask struct {
 	ttl, hold       time.Duration
 	meta            *string
 	seen            int64
+	kind            int // as leases.permits
+	delay           time.Duration
+	client          string // who waits, as mark has it
 }
 
 // An answer is what acquire says.
@@ -65,10 +68,12 @@ type answer struct {
 	owner     string
 	since     *time.Time
 	remaining time.Duration
+	slot      int
 }
 
-const acquireOne = `SELECT status, coalesce(token, 0), coalesce(owner, ''), since, coalesce(remaining_us, 0) FROM pglock.acquire(
-	ARRAY[$1::text], ARRAY[$2::uuid], $3, ARRAY[$4::bigint], ARRAY[$5::bigint], ARRAY[$6::text], $7)`
+const acquireOne = `SELECT status, coalesce(token, 0), coalesce(owner, ''), since, coalesce(remaining_us, 0), coalesce(slot, 0) FROM pglock.acquire(
+	ARRAY[$1::text], ARRAY[$2::uuid], $3, ARRAY[$4::bigint], ARRAY[$5::bigint], ARRAY[$6::text], $7, ARRAY[$10::bigint], ARRAY[$8::int], NULL,
+	nullif($9, '')::uuid)`
 
 var ids atomic.Int64
 
@@ -84,8 +89,8 @@ func (c *caller) acquire(a ask) (got answer) {
 		a.ttl = 30 * time.Second
 	}
 	var us int64
-	err := c.conn.QueryRow(c.t.Context(), acquireOne, a.name, a.id, a.label, a.ttl.Microseconds(), a.hold.Microseconds(), a.meta, a.seen).
-		Scan(&got.status, &got.token, &got.owner, &got.since, &us)
+	err := c.conn.QueryRow(c.t.Context(), acquireOne, a.name, a.id, a.label, a.ttl.Microseconds(), a.hold.Microseconds(), a.meta, a.seen, a.kind, a.client, a.delay.Microseconds()).
+		Scan(&got.status, &got.token, &got.owner, &got.since, &us, &got.slot)
 	if err != nil {
 		c.t.Errorf("acquire %q: %v", a.name, err)
 	}
@@ -97,6 +102,7 @@ func (c *caller) acquire(a ask) (got answer) {
 type grant struct {
 	name, id string
 	token    int64
+	slot     int
 }
 
 // take acquires what is free.
@@ -112,7 +118,7 @@ func (c *caller) takeWith(a ask) grant {
 	if got.status != "granted" || got.token == 0 {
 		c.t.Errorf("acquire %q: %+v, want granted", a.name, got)
 	}
-	return grant{a.name, a.id, got.token}
+	return grant{a.name, a.id, got.token, got.slot}
 }
 
 // try is the status of one more attempt.
@@ -129,12 +135,13 @@ func (c *caller) again(g grant) answer {
 
 func (c *caller) renew(g grant) string {
 	c.t.Helper()
-	return one[string](c, `SELECT status FROM pglock.renew(ARRAY[$1::text], ARRAY[$2::uuid], ARRAY[$3::bigint])`, g.name, g.id, g.token)
+	return one[string](c, `SELECT status FROM pglock.renew(ARRAY[$1::text], ARRAY[$2::uuid], ARRAY[$3::bigint], ARRAY[$4::int])`,
+		g.name, g.id, g.token, g.slot)
 }
 
 func (c *caller) release(g grant) string {
 	c.t.Helper()
-	return one[string](c, `SELECT status FROM pglock.release(ARRAY[$1::text], ARRAY[$2::uuid])`, g.name, g.id)
+	return one[string](c, `SELECT status FROM pglock.release(ARRAY[$1::text], ARRAY[$2::uuid], slots => ARRAY[$3::int])`, g.name, g.id, g.slot)
 }
 
 // want checks a status.

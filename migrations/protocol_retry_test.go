@@ -68,8 +68,8 @@ func TestLabelDecidesNothing(t *testing.T) {
 	for _, label := range []string{"sched-1", "sched-10", "sched-100", ""} {
 		mine := ask{name: "a", label: label, id: newID()}
 		want(t, "acquire as "+label, c.acquire(mine).status, "held")
-		want(t, "renew as "+label, c.renew(grant{"a", mine.id, g.token}), "taken")
-		want(t, "release as "+label, c.release(grant{"a", mine.id, g.token}), "gone")
+		want(t, "renew as "+label, c.renew(grant{name: "a", id: mine.id, token: g.token}), "taken")
+		want(t, "release as "+label, c.release(grant{name: "a", id: mine.id, token: g.token}), "gone")
 	}
 	want(t, "the row", c.row("a"), before)
 }

@@ -62,7 +62,8 @@ func (c *leaseConfig) become(k kind, option string) error {
 	return nil
 }
 
-// LockDelay keeps the name from everybody for d after the lease has run out without a release: after a crash, a loss, or a Revoke.
+// LockDelay keeps the name from those whom the lease kept out for d after it has run out without a release: after a crash, a loss, or a
+// Revoke. (Other readers, and who is granted another permit, were not kept out.)
 // What a dead holder had sent to systems without a fence then has time to arrive. A release, also a late one by whoever lost the
 // lease, ends it. d is at most 24 h.
 func LockDelay(d time.Duration) Option {

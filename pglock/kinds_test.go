@@ -329,7 +329,7 @@ func TestAForgottenLeaseEndsWithItsMaxHold(t *testing.T) {
 	a := client(t, d)
 	l := take(t, a, "a", pglock.TTL(time.Second), pglock.MaxHold(1500*time.Millisecond))
 	begin := time.Now()
-	<-l.Done()
+	happens(t, "its end", l.Done())
 	var lost *pglock.LostError
 	if !errors.As(l.Err(), &lost) || lost.Cause != pglock.HeldTooLong && lost.Cause != pglock.Expired {
 		t.Errorf("it ended with %v", l.Err())
@@ -398,25 +398,23 @@ func TestAHolderThatListensHearsOfARevocation(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
 	a := open(t, d.URL, pglock.Config{TTL: 30 * time.Second, RenewEvery: 13 * time.Second})
-	l := take(t, a, "a")
-	take(t, client(t, d), "b")
+	operator := client(t, d)
+	take(t, operator, "b")
 	waiting, cancel := context.WithCancel(t.Context())
 	waiter := acquiring(waiting, a, "b") // so that it listens
 	until(t, d, "the client to listen", `SELECT count(*) = 1 FROM pglock.waits`)
-	ctx, stop := context.WithCancel(t.Context())
-	revoked := make(chan error, 1)
-	go func() {
-		_, err := client(t, d).Revoke(ctx, "a", 0)
-		revoked <- err
-	}()
-	select {
-	case <-l.Done():
-	case <-time.After(patience):
-		t.Error("the holder was not told")
+	for name, opts := range map[string][]pglock.Option{
+		"a": nil, "by hand": {pglock.NoRenewal()}, "for so long": {pglock.MaxHold(30 * time.Second)}, "read": {pglock.Shared()},
+	} {
+		l := take(t, a, name, opts...)
+		ctx, stop := context.WithCancel(t.Context())
+		revoked := async(func() error { _, err := operator.Revoke(ctx, name, 0); return err })
+		happens(t, "the holder of "+name+" is told", l.Done())
+		wantLoss(t, l, pglock.Revoked)
+		stop()
+		wantErr(t, "Revoke that did not wait", happens(t, "Revoke ends", revoked), context.Canceled)
 	}
-	stop()
 	cancel()
-	<-revoked
 	<-waiter
 }
 

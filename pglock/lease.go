@@ -315,8 +315,8 @@ func (l *Lease) plan(sent instant) {
 	l.renewAt = sooner(l.renewAt, last)
 }
 
-// isRenewed says whether the keeper is to renew it. The caller has locked the lease.
-func (l *Lease) isRenewed() bool { return !l.final && (!l.config.manual || len(l.waiters) > 0) }
+// isRenewed says whether the keeper is to renew it, or to ask for somebody who wants to know. The caller has locked the lease.
+func (l *Lease) isRenewed() bool { return len(l.waiters) > 0 || !l.final && !l.config.manual }
 
 // alarm is called when trust may be over. Renewals move trust and leave the timer alone: here it is set anew.
 func (l *Lease) alarm() {

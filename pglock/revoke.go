@@ -18,7 +18,7 @@ import (
 // It blocks for all of that time, a TTL at most, or grace if that is longer, until ctx ends: then the lock is revoked, and the
 // token may not be drawn, so call it again. Who waits for the lock may be granted it first; the token is that one's then. A name
 // that nobody holds gets a new token at once, against a holder of the past that does not know. Every slot of a shared lock or
-// semaphore is revoked.
+// semaphore is revoked; what its grants did not exclude, other readers and permits that are free, is granted meanwhile.
 //
 // Only the owner of the schema may. The error is fence.ErrNeverGranted for a name that nobody was ever granted, ErrHeldBack,
 // ErrInvalidName, ErrInvalidOption for a negative grace, or one above 24 h, ErrNotAllowed, ErrNotMigrated, ErrReadOnly, ErrClosed, the

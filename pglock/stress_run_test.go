@@ -44,8 +44,16 @@ var (
 func TestRandomFaultsBreakNoGuarantee(t *testing.T) {
 	seed, length := stressSettings(t)
 	t.Logf("PGLOCK_SEED=%d, %v", seed, length)
-	s := newStress(t, seed)
+	s := newStress(t, seed, stressHosts, stressNames, (*stressWorker).turn)
+	s.least = stressLeast
+	s.remove = `DELETE FROM pglock.leases WHERE name = $1`
 
+	s.run(t, length)
+}
+
+// run disturbs the clients for so long, and for as long as it takes that enough happens; then it judges.
+func (s *stress) run(t *testing.T, length time.Duration) {
+	t.Helper()
 	stop := s.start(t)
 	s.disturb(t, length)
 	err := s.enough(t)
@@ -79,6 +87,11 @@ func stressSettings(t *testing.T) (seed uint64, length time.Duration) {
 
 // A stress is one run: the clients on their hosts, and who disturbs them.
 type stress struct {
+	names  []string // of the locks
+	turn   turn
+	least  history.Stats
+	remove string // takes idle or all rows of a name away
+
 	seed   uint64
 	rand   *rand.Rand // of the test's goroutine, which disturbs
 	db     *pgtest.Database
@@ -91,13 +104,16 @@ type stress struct {
 	cuts, stalls, lostReplies, kills, rudeLocks, deletions int
 }
 
-func newStress(t *testing.T, seed uint64) *stress {
+// A turn is what a worker does again and again.
+type turn func(w *stressWorker, ctx context.Context, owner string)
+
+func newStress(t *testing.T, seed uint64, hosts int, names []string, f turn) *stress {
 	t.Helper()
-	s := &stress{seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), db: pgtest.DB(t), pauses: watchPauses(t), granted: make(chan struct{}, 1000)}
+	s := &stress{names: names, turn: f, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), db: pgtest.DB(t), pauses: watchPauses(t), granted: make(chan struct{}, 1000)}
 	s.admin = s.db.Conn(t)
 	s.exec(t, history.InstallLog("pglock"))
 	s.exec(t, stressTables)
-	for i := range stressHosts {
+	for i := range hosts {
 		s.hosts = append(s.hosts, newStressHost(t, s.db, i))
 	}
 	return s
@@ -111,7 +127,7 @@ func (s *stress) start(t *testing.T) (stop func()) {
 	for i, host := range s.hosts {
 		for n := range stressClientsPerHost {
 			source := rand.NewPCG(s.seed, uint64(1+i*stressClientsPerHost+n))
-			w := &stressWorker{t: t, host: host, name: fmt.Sprintf("%s/%d", host.name, n), rand: rand.New(source), granted: s.granted}
+			w := &stressWorker{t: t, names: s.names, task: s.turn, host: host, name: fmt.Sprintf("%s/%d", host.name, n), rand: rand.New(source), granted: s.granted}
 			wg.Go(func() { w.run(ctx) })
 		}
 	}
@@ -144,7 +160,7 @@ func (s *stress) disturb(t *testing.T, length time.Duration) {
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
 		s.await(2 + s.rand.IntN(16))
 		host := s.hosts[s.rand.IntN(len(s.hosts))]
-		name := stressNames[s.rand.IntN(len(stressNames))]
+		name := s.names[s.rand.IntN(len(s.names))]
 		switch p := s.rand.IntN(100); {
 		case p < 45:
 			host.proxy.Cut()
@@ -161,11 +177,11 @@ func (s *stress) disturb(t *testing.T, length time.Duration) {
 				host.name, s.rand.IntN(3))
 		case p < 97:
 			strength := []string{"KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"}[s.rand.IntN(4)]
-			s.exec(t, fmt.Sprintf(`BEGIN; SELECT FROM pglock.leases WHERE name = '%s' FOR %s; SELECT pg_sleep(%f); COMMIT`,
+			s.exec(t, fmt.Sprintf(`BEGIN; SELECT FROM pglock.leases WHERE name = '%s' ORDER BY slot FOR %s; SELECT pg_sleep(%f); COMMIT`,
 				name, strength, between(s.rand, 0, 100*time.Millisecond).Seconds()))
 			s.rudeLocks++
 		default:
-			s.deletions += s.exec(t, `DELETE FROM pglock.leases WHERE name = $1`, name)
+			s.deletions += s.exec(t, s.remove, name)
 		}
 	}
 }

@@ -45,6 +45,8 @@ func newStressHost(t *testing.T, d *pgtest.Database, i int) *stressHost {
 // A stressWorker uses one client after the other, and each for some locks.
 type stressWorker struct {
 	t      *testing.T
+	names  []string
+	task   turn
 	host   *stressHost
 	name   string
 	rand   *rand.Rand
@@ -77,7 +79,7 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 				if ctx.Err() != nil {
 					break
 				}
-				one.turn(ctx, owner)
+				one.task(&one, ctx, owner)
 			}
 		})
 	}
@@ -126,28 +128,51 @@ func (w *stressWorker) turn(ctx context.Context, owner string) {
 	default:
 		w.pause(l.Context(), 0, 5*time.Millisecond)
 	}
-	holding.Released()
+	w.release(ctx, l, holding)
+}
+
+func (w *stressWorker) release(ctx context.Context, l *pglock.Lease, all holdings) {
+	all.Released()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := l.Release(end); err != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrNotReleased) {
-		w.t.Errorf("Release by %s: %v", owner, err)
+		w.t.Errorf("Release of %v: %v", l, err)
 	}
 }
 
-// acquire asks for a lock, and records for how long it is trusted. Both are nil if it was not granted.
-func (w *stressWorker) acquire(ctx context.Context, owner string, opts ...pglock.Option) (*pglock.Lease, *history.Holding) {
-	call := w.client.Acquire
+// acquire asks for a lock. Both are nil if it was not granted.
+func (w *stressWorker) acquire(ctx context.Context, owner string, opts ...pglock.Option) (*pglock.Lease, holdings) {
+	call := w.client.AcquireAll
 	if w.rand.IntN(3) == 0 {
-		call = w.client.TryAcquire
+		call = w.client.TryAcquireAll
 	}
+	return w.acquireAll(ctx, owner, call, []string{w.names[w.rand.IntN(len(w.names))]}, opts...)
+}
+
+// holdings are the trust in the names of one lease.
+type holdings []*history.Holding
+
+func (all holdings) Released() {
+	for _, h := range all {
+		h.Released()
+	}
+}
+
+type acquireCall func(ctx context.Context, names []string, opts ...pglock.Option) (*pglock.Lease, error)
+
+// acquireAll asks for locks, and records for how long they are trusted.
+func (w *stressWorker) acquireAll(ctx context.Context, owner string, call acquireCall, names []string, opts ...pglock.Option) (*pglock.Lease, holdings) {
 	ctx, cancel := context.WithTimeout(ctx, between(w.rand, 20*time.Millisecond, 500*time.Millisecond))
 	defer cancel()
-	l, err := call(ctx, stressNames[w.rand.IntN(len(stressNames))], opts...)
+	l, err := call(ctx, names, opts...)
 	if err != nil {
 		w.excuse(err)
 		return nil, nil
 	}
-	holding := w.host.record.Told(told(l.Grant(), owner))
+	var all holdings
+	for _, name := range names {
+		all = append(all, w.host.record.Told(told(l.GrantOf(name), owner)))
+	}
 	select {
 	case w.granted <- struct{}{}:
 	default:
@@ -155,10 +180,12 @@ func (w *stressWorker) acquire(ctx context.Context, owner string, opts ...pglock
 	context.AfterFunc(l.Context(), func() {
 		var lost *pglock.LostError
 		if errors.As(context.Cause(l.Context()), &lost) {
-			holding.Lost(string(lost.Cause))
+			for _, holding := range all {
+				holding.Lost(string(lost.Cause))
+			}
 		}
 	})
-	return l, holding
+	return l, all
 }
 
 func told(g fence.Grant, owner string) history.Grant {

@@ -47,8 +47,29 @@ func TestBoundaries(t *testing.T) {
 	removed.Removed = true
 	again := granted(5, "x", 0, 2, 200, 300)
 	again.Acquisition = a.Acquisition
-	group := granted(5, "y", 0, 2, 100, 200)
-	group.Acquisition = a.Acquisition
+	group, split := granted(5, "y", 0, 1, 100, 200), granted(5, "y", 0, 2, 100, 200)
+	split.Acquisition = a.Acquisition
+	elsewhere := granted(5, "y", 0, 1, 200, 300)
+	elsewhere.Acquisition = "a9"
+	gate := func(serial int64, permits int, at history.Instant) history.Change {
+		return history.Change{Serial: serial, Lock: "x", Permits: permits, RecordedAt: at}
+	}
+	shared := func(at history.Instant) history.Change {
+		c := then(2, a, at, 200)
+		c.Permits = -1
+		return c
+	}
+	sharing, semaphore, taken := gate(0, -1, 1), gate(0, 2, 1), granted(2, "x", 0, 2, 150, 250)
+	taken.Permits = 2
+	delayed := granted(1, "x", 1, 1, 100, 200)
+	delayed.Delay = 50 * time.Microsecond
+	victim := then(2, reader1, 150, 200)
+	victim.Acquisition = "r1"
+	drawn := func(serial int64, slot int, at, expires history.Instant) history.Change {
+		c := granted(serial, "x", slot, 4, at, expires)
+		c.Acquisition, c.Permits = "r1", map[int]int{0: -1}[slot]
+		return c
+	}
 	long := granted(1, "x", 0, 1, 100, 9000)
 	revoked := then(2, long, 150, 9000)
 	revoked.NotBefore = 9000
@@ -93,11 +114,42 @@ func TestBoundaries(t *testing.T) {
 		{"a writer when the readers are over", history.History{Changes: log(reader1, reader2, writer)}, ""},
 		{"a writer 1 µs before", history.History{Changes: log(reader1, earlyWriter)}, history.OverlappingGrants},
 		{"a reader beside the writer", history.History{
-			Changes: log(a, granted(2, "x", 1, 2, 199, 250)),
+			Changes: log(a, shared(199), granted(3, "x", 1, 2, 199, 250)),
 		}, history.OverlappingGrants},
 		{"a reader's token below an earlier writer's", history.History{
-			Changes: log(granted(1, "x", 0, 2, 100, 200), granted(2, "x", 1, 1, 200, 300)),
+			Changes: log(granted(1, "x", 0, 2, 100, 200), gate(2, -1, 200), granted(3, "x", 1, 1, 200, 300)),
 		}, history.FallingToken},
+		{"a reader in a lock that is none of readers", history.History{
+			Changes: log(a, granted(2, "x", 1, 2, 200, 250)),
+		}, history.WrongKind},
+		{"as many as there are permits", history.History{Changes: log(semaphore, reader1, reader2)}, ""},
+		{"one more", history.History{Changes: log(semaphore, granted(1, "x", 3, 1, 100, 200))}, history.WrongKind},
+		{"slot 0 of a semaphore", history.History{Changes: log(semaphore, taken)}, history.WrongKind},
+		{"another number of permits at the expiry", history.History{Changes: log(semaphore, reader1, gate(3, 3, 200))}, ""},
+		{"another number of permits 1 µs before", history.History{Changes: log(semaphore, reader1, gate(3, 3, 199))}, history.WrongKind},
+		{"a writer at the end of a reader's delay", history.History{
+			Changes: log(sharing, delayed, granted(3, "x", 0, 3, 250, 300)),
+		}, ""},
+		{"a writer 1 µs before", history.History{
+			Changes: log(sharing, delayed, granted(3, "x", 0, 3, 249, 300)),
+		}, history.EarlyGrant},
+		{"another reader meanwhile", history.History{Changes: log(sharing, delayed, granted(3, "x", 2, 3, 210, 300))}, ""},
+
+		{"revoked, and one token drawn in all slots at the expiry", history.History{
+			Changes: log(sharing, reader1, victim, drawn(3, 0, 200, 0), drawn(4, 1, 200, 200), granted(5, "x", 0, 5, 200, 300)),
+		}, ""},
+		{"a token drawn 1 µs before", history.History{
+			Changes: log(sharing, reader1, victim, drawn(3, 1, 199, 0)),
+		}, history.OverlappingGrants},
+		{"a grant with a token below the one that was drawn", history.History{
+			Changes: log(sharing, reader1, victim, drawn(3, 1, 200, 200), granted(5, "x", 0, 3, 200, 300)),
+		}, history.FallingToken},
+		{"renewed after it was revoked", history.History{
+			Changes: log(sharing, reader1, victim, then(3, victim, 160, 260)),
+		}, history.RevivedLease},
+		{"a grant before what was revoked is over", history.History{
+			Changes: log(sharing, reader1, victim, granted(3, "x", 0, 5, 199, 300)),
+		}, history.OverlappingGrants},
 		{"a writer's token below an earlier reader's", history.History{
 			Changes: log(granted(1, "x", 1, 2, 100, 200), granted(2, "x", 0, 1, 200, 300)),
 		}, history.FallingToken},
@@ -108,7 +160,7 @@ func TestBoundaries(t *testing.T) {
 			Changes: log(granted(1, "x", 0, 2, 100, 200), granted(3, "x", 0, 1, 300, 400)),
 		}, history.FallingToken},
 		{"a token of another lock again", history.History{
-			Changes: log(a, granted(5, "y", 0, 1, 200, 300)),
+			Changes: log(a, elsewhere),
 		}, history.RepeatedToken},
 		{"a removed row is re-created as it was", history.History{
 			Changes: log(a, removed, then(3, a, 160, 200)),
@@ -117,7 +169,8 @@ func TestBoundaries(t *testing.T) {
 			Changes: log(a, granted(2, "x", 0, 2, 200, 250), then(3, a, 260, 300)),
 		}, history.RevivedLease},
 		{"one acquisition, two tokens", history.History{Changes: log(a, again)}, history.AcquisitionGrantedTwice},
-		{"one acquisition, two locks", history.History{Changes: log(a, group)}, ""},
+		{"one acquisition, two locks, one token", history.History{Changes: log(a, group)}, ""},
+		{"one acquisition, two locks, two tokens", history.History{Changes: log(a, split)}, history.SplitGroup},
 
 		{"granted at not_before", history.History{Changes: log(a, protected, b)}, ""},
 		{"granted 1 µs before not_before", history.History{Changes: log(a, protected, early)}, history.EarlyGrant},
@@ -172,6 +225,7 @@ func TestBoundaries(t *testing.T) {
 		{"lost while the row is untouched", lossOf(start, lost, long), history.FalseLoss},
 		{"lapsed while the row is untouched", lossOf(start, lapsed, long), ""},
 		{"lost after a revoke", lossOf(start, lost, long, revoked), ""},
+		{"lost with another name of its group", lossOf(start, lost, long, group), ""},
 		{"lost after the removal", lossOf(start, lost, a, removed), ""},
 		{"lost and released at the tolerance", lossOf(start, lost, long, then(2, long, 2150, 0)), ""},
 		{"lost and released 1 µs later", lossOf(start, lost, long, then(2, long, 2151, 0)), history.FalseLoss},

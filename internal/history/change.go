@@ -28,8 +28,9 @@ func (i Instant) String() string {
 
 // A Change is the state of a lease row after one change of it, or before its removal, as the database logged it.
 //
-// What happened is told by the difference from the row's change before: another acquisition is a grant, the same one
-// with a later expiry is a renewal, with the expiry 'epoch' a release.
+// What happened is told by the difference from the row's change before: another token is a grant, the same grant
+// with a later expiry is a renewal, with the expiry 'epoch' a release. Another acquisition with the same token takes the
+// grant from its holder (a revocation), and a token whose expiry is past was drawn with nobody to hold it.
 type Change struct {
 	// Serial is the database's order. It is drawn under the row's lock, so for one row it is the order of commits.
 	Serial      int64   `json:"serial"`
@@ -42,6 +43,10 @@ type Change struct {
 	GrantedAt   Instant `json:"granted_at,omitempty"`
 	ExpiresAt   Instant `json:"expires_at,omitempty"`
 	NotBefore   Instant `json:"not_before,omitempty"`
+	// Delay keeps the lock from others after the expiry, unless it was released.
+	Delay time.Duration `json:"delay,omitempty"`
+	// Permits is of slot 0, and says which other slots there are: none, any number (-1), or 1 to so many.
+	Permits int `json:"permits,omitempty"`
 	// RecordedAt is clock_timestamp() in the trigger: after the change was made, before it was committed.
 	RecordedAt Instant `json:"recorded_at"`
 }

@@ -77,8 +77,10 @@ type checker struct {
 	started map[string]time.Time // when the clock of each process began
 
 	grants        []grant // in the database's order
+	drawn         []int   // the places of the changes that have drawn a token, for a grant or for nobody
 	byToken       map[tokenKey]int
 	byAcquisition map[acquisitionKey]int
+	groups        map[int64][]int // by token: the names of one acquisition
 
 	violations []Violation
 	stats      Stats

@@ -16,7 +16,7 @@ const (
 
 // plenty is what the base history must have of everything, or it would prove nothing.
 var plenty = history.Stats{
-	Grants: 900, Takeovers: 200, HandOvers: 20, Renewals: 500, Releases: 300, Removals: 20, Told: 700, Losses: 100,
+	Grants: 900, Takeovers: 200, HandOvers: 20, Renewals: 500, Releases: 300, Revocations: 20, Removals: 20, Told: 700, Losses: 100,
 	WritesAccepted: 200, WritesRefused: 50,
 }
 

@@ -14,7 +14,7 @@
 //
 // Slots: two grants of one name exclude each other when they have the same slot, or when one of them has slot 0, which
 // stands for the whole name (the mutex, or the writer of a shared lock). Permits of a semaphore and readers have slots
-// from 1 and may overlap.
+// from 1 and may overlap. How many slots a name has is logged with its slot 0.
 //
 // The package has no dependencies, so that every other one can be tested with it.
 package history

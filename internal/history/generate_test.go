@@ -59,9 +59,12 @@ type place struct {
 	slot int
 	due  history.Instant // of its next action
 
+	permits int // of slot 0
+
 	row     history.Change
 	exists  bool
 	held    bool           // the holder still acts
+	revoked bool           // and nobody is granted it before a token was drawn
 	trust   *history.Trust // nil: nobody was told
 	past    []history.Grant
 	exclude []*place
@@ -84,6 +87,10 @@ func newSimulation(seed uint64) *simulation {
 	for i := range 3 { // slot 0 is the writer
 		s.places = append(s.places, &place{lock: "shared", slot: i})
 	}
+	s.plant(&place{lock: "semaphore", permits: 2})
+	writer := s.places[len(s.places)-3]
+	writer.permits = -1
+	s.plant(writer)
 	for _, p := range s.places {
 		p.due = start + history.Instant(s.rng.IntN(1_000_000))
 		for _, other := range s.places {
@@ -107,7 +114,9 @@ func (s *simulation) step() {
 	switch {
 	case p.held:
 		s.hold(p)
-	case s.free(p):
+	case s.free(p) && p.revoked:
+		s.draw(p)
+	case p.due == s.now:
 		s.grant(p, s.client(p))
 	}
 }
@@ -117,7 +126,7 @@ func (s *simulation) step() {
 func (s *simulation) free(p *place) bool {
 	p.due = max(s.now, p.row.ExpiresAt, p.row.NotBefore)
 	for _, other := range p.exclude {
-		if other.row.ExpiresAt > s.now { // ask again: it may be renewed
+		if max(other.row.ExpiresAt, other.row.NotBefore) > s.now { // ask again: it may be renewed
 			p.due = max(p.due, s.now+s.soon(400*time.Millisecond)+1)
 		}
 	}

@@ -3,6 +3,7 @@ package history
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // logSQL makes the log beside the lease table. It is for tests: every change of a lease row costs a second row.
@@ -22,6 +23,8 @@ CREATE TABLE {schema}.lease_history (
   granted_at  timestamptz NOT NULL,
   expires_at  timestamptz NOT NULL,
   not_before  timestamptz NOT NULL,
+  delay       interval NOT NULL,
+  permits     int NOT NULL,
   recorded_at timestamptz NOT NULL
 );
 
@@ -32,8 +35,8 @@ DECLARE
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN -- no row trigger fires: every row is removed by this statement
     INSERT INTO {schema}.lease_history
-        (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, recorded_at)
-      SELECT true, x.name, x.slot, x.token, x.acquisition, x.owner, x.granted_at, x.expires_at, x.not_before,
+        (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, delay, permits, recorded_at)
+      SELECT true, x.name, x.slot, x.token, x.acquisition, x.owner, x.granted_at, x.expires_at, x.not_before, x.delay, x.permits,
              clock_timestamp()
         FROM {schema}.leases x;
     RETURN NULL;
@@ -44,9 +47,9 @@ BEGIN
     l := NEW;
   END IF;
   INSERT INTO {schema}.lease_history
-      (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, recorded_at)
+      (removed, name, slot, token, acquisition, owner, granted_at, expires_at, not_before, delay, permits, recorded_at)
     VALUES (TG_OP = 'DELETE', l.name, l.slot, l.token, l.acquisition, l.owner, l.granted_at, l.expires_at,
-            l.not_before, clock_timestamp());
+            l.not_before, l.delay, l.permits, clock_timestamp());
   RETURN NULL;
 END
 $history$;
@@ -65,6 +68,7 @@ SELECT serial, removed, name, slot, token, coalesce(acquisition::text, ''), coal
        (extract(epoch FROM granted_at) * 1000000)::bigint,
        (extract(epoch FROM expires_at) * 1000000)::bigint,
        (extract(epoch FROM not_before) * 1000000)::bigint,
+       (extract(epoch FROM delay) * 1000000)::bigint, permits,
        (extract(epoch FROM recorded_at) * 1000000)::bigint
   FROM {schema}.lease_history
  ORDER BY serial`
@@ -92,13 +96,14 @@ func ReadLog(rows Rows) ([]Change, error) {
 	var changes []Change
 	for rows.Next() {
 		var c Change
-		var granted, expires, notBefore, recorded int64
+		var granted, expires, notBefore, delay, recorded int64
 		if err := rows.Scan(&c.Serial, &c.Removed, &c.Lock, &c.Slot, &c.Token, &c.Acquisition, &c.Owner,
-			&granted, &expires, &notBefore, &recorded); err != nil {
+			&granted, &expires, &notBefore, &delay, &c.Permits, &recorded); err != nil {
 			return nil, fmt.Errorf("history: read the log after serial %d: %w", lastSerial(changes), err)
 		}
 		c.GrantedAt, c.ExpiresAt = Instant(granted), Instant(expires)
 		c.NotBefore, c.RecordedAt = Instant(notBefore), Instant(recorded)
+		c.Delay = time.Duration(delay) * time.Microsecond
 		changes = append(changes, c)
 	}
 	if err := rows.Err(); err != nil {

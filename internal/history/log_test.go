@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencedlock/fencedlock/internal/history"
 )
@@ -40,7 +41,7 @@ func (r *fakeRows) Scan(dest ...any) error {
 }
 
 func logRow(serial int64) []any {
-	return []any{serial, true, "x", 2, int64(7), "a7", "host", int64(10), int64(20), int64(30), int64(40)}
+	return []any{serial, true, "x", 2, int64(7), "a7", "host", int64(10), int64(20), int64(30), int64(35), 3, int64(40)}
 }
 
 func TestReadLog(t *testing.T) {
@@ -50,7 +51,7 @@ func TestReadLog(t *testing.T) {
 	}
 	want := history.Change{
 		Serial: 2, Removed: true, Lock: "x", Slot: 2, Token: 7, Acquisition: "a7", Owner: "host",
-		GrantedAt: 10, ExpiresAt: 20, NotBefore: 30, RecordedAt: 40,
+		GrantedAt: 10, ExpiresAt: 20, NotBefore: 30, Delay: 35 * time.Microsecond, Permits: 3, RecordedAt: 40,
 	}
 	if len(changes) != 2 || changes[1] != want {
 		t.Errorf("ReadLog = %+v, want the second to be %+v", changes, want)

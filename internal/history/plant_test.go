@@ -20,6 +20,10 @@ type plant struct {
 var plants = []plant{
 	{history.OverlappingGrants, "a takeover 1 µs before the expiry", plantOverlap},
 	{history.OverlappingGrants, "a reader granted under the writer", plantReaderUnderWriter},
+	{history.OverlappingGrants, "a token drawn 1 µs before the expiry of what was revoked", plantEarlyDraw},
+	{history.WrongKind, "a permit too many", plantPermitTooMany},
+	{history.WrongKind, "a semaphore that gets another permit while it is held", plantChangedKind},
+	{history.SplitGroup, "an acquisition of another lock with another token", plantSplitGroup},
 	{history.EarlyGrant, "a grant 1 µs before not_before", plantEarlyGrant},
 	{history.OverlappingTrust, "a window that ends 1 ns after the next begins", plantTrustOverlap},
 	{history.OverlappingTrust, "a window that never ends", plantEndlessTrust},
@@ -33,6 +37,7 @@ var plants = []plant{
 	{history.SupersededWrite, "a write of an earlier grant that states the later token", plantSupersededWrite},
 	{history.RevivedLease, "a renewal 1 µs after the tolerance", plantLateRenewal},
 	{history.RevivedLease, "a renewal after the release", plantRenewalAfterRelease},
+	{history.RevivedLease, "a renewal of what was revoked", plantRenewalAfterRevocation},
 	{history.FalseLoss, "a loss that nothing caused", plantFalseLoss},
 	{history.BrokenRecord, "a serial that is twice in the log", plantRepeatedSerial},
 }
@@ -48,8 +53,12 @@ func (s succession) mutex() bool { return strings.HasPrefix(s.next.Lock, "mutex"
 
 // grant: next is a grant that follows another grant of the row.
 func (s succession) grant() bool {
-	return s.before.Token != 0 && s.next.Token != s.before.Token && !s.before.Removed && !s.next.Removed
+	return s.before.Token != 0 && s.next.Token != s.before.Token && !s.before.Removed && !s.next.Removed &&
+		!isRevocation(s.before) && !isRevocation(s.next)
 }
+
+// isRevocation: nobody holds what the row says, or will.
+func isRevocation(c history.Change) bool { return strings.HasPrefix(c.Acquisition, "r-") }
 
 // takeover: next took the place of a grant that had expired.
 func (s succession) takeover() bool {

@@ -19,7 +19,7 @@ func plantOverlap(h *history.History, rng *rand.Rand) (history.Event, bool) {
 
 func plantReaderUnderWriter(h *history.History, rng *rand.Rand) (history.Event, bool) {
 	s, ok := choose(h, rng, func(s succession) bool {
-		return s.next.Lock == "shared" && s.next.Slot == 0 && s.next.Acquisition != "" && s.before.Token != s.next.Token
+		return s.next.Lock == "shared" && s.next.Slot == 0 && s.next.Acquisition != "" && s.before.Token != s.next.Token && !isRevocation(s.next)
 	})
 	if !ok {
 		return nil, false
@@ -27,6 +27,57 @@ func plantReaderUnderWriter(h *history.History, rng *rand.Rand) (history.Event, 
 	g := s.next // in a slot that nobody uses otherwise
 	g.Slot, g.Token, g.Acquisition, g.ExpiresAt = 9, g.Token+1, "planted", g.GrantedAt+1
 	return insert(h, s.at, g), true
+}
+
+func plantEarlyDraw(h *history.History, rng *rand.Rand) (history.Event, bool) {
+	s, ok := choose(h, rng, func(s succession) bool {
+		return s.next.Lock != "shared" && isRevocation(s.next) && s.next.Token != s.before.Token && s.before.NotBefore < s.before.ExpiresAt
+	})
+	if !ok {
+		return nil, false
+	}
+	h.Changes[s.at].GrantedAt = s.before.ExpiresAt - 1
+	return h.Changes[s.at], true
+}
+
+func plantPermitTooMany(h *history.History, rng *rand.Rand) (history.Event, bool) {
+	s, ok := choose(h, rng, func(s succession) bool { return s.next.Lock == "semaphore" && s.grant() })
+	if !ok {
+		return nil, false
+	}
+	g := s.next
+	g.Slot, g.Token, g.Acquisition, g.ExpiresAt = 3, g.Token+1, "planted", g.GrantedAt+1
+	return insert(h, s.at, g), true
+}
+
+func plantChangedKind(h *history.History, rng *rand.Rand) (history.Event, bool) {
+	s, ok := choose(h, rng, func(s succession) bool { return s.next.Lock == "semaphore" && s.grant() })
+	if !ok {
+		return nil, false
+	}
+	return insert(h, s.at, history.Change{Lock: s.next.Lock, Permits: 3, RecordedAt: s.next.RecordedAt}), true
+}
+
+func plantSplitGroup(h *history.History, rng *rand.Rand) (history.Event, bool) {
+	s, ok := choose(h, rng, func(s succession) bool { return s.mutex() && s.takeover() && s.lone })
+	other := h.Changes[rng.IntN(len(h.Changes))]
+	if !ok || other.Lock == s.next.Lock || other.Serial > s.next.Serial || other.Token == 0 || isRevocation(other) {
+		return nil, false
+	}
+	h.Changes[s.at].Acquisition = other.Acquisition
+	return h.Changes[s.at], true
+}
+
+func plantRenewalAfterRevocation(h *history.History, rng *rand.Rand) (history.Event, bool) {
+	s, ok := choose(h, rng, func(s succession) bool {
+		return s.mutex() && isRevocation(s.next) && s.next.Token == s.before.Token && s.next.NotBefore > s.next.ExpiresAt
+	})
+	if !ok {
+		return nil, false
+	}
+	renewal := s.next
+	renewal.ExpiresAt++
+	return insert(h, s.at, renewal), true
 }
 
 func plantEarlyGrant(h *history.History, rng *rand.Rand) (history.Event, bool) {

@@ -75,12 +75,15 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 				n := int64(len(log.Changes) + 1)
 				at := history.InstantOf(time.Now())
 				g := history.Grant{Client: fmt.Sprint(c), Lock: "x", Token: n, Acquisition: fmt.Sprint("a", n)}
-				log.Changes = append(log.Changes, history.Change{
-					Serial: n, Lock: "x", Token: n, Acquisition: g.Acquisition, GrantedAt: at, ExpiresAt: at, RecordedAt: at,
-				})
+				granted := history.Change{
+					Serial: n, Lock: "x", Token: n, Acquisition: g.Acquisition, GrantedAt: at, ExpiresAt: at.Add(time.Hour), RecordedAt: at,
+				}
 				held := rec.Told(g)
 				rec.Accepted(g, "r", n)
 				held.Released()
+				released := granted
+				released.Serial, released.ExpiresAt, released.RecordedAt = n+1, 0, history.InstantOf(time.Now())
+				log.Changes = append(log.Changes, granted, released)
 				mutex.Unlock()
 				rec.Refused(g, "r")
 			}

@@ -27,9 +27,17 @@ const (
 
 // A row is what one lease row said after the last change.
 type row struct {
-	grant     int // -1: none
-	now       Change
-	protected Instant // nobody else before
+	grant   int // -1: none
+	now     Change
+	revoked bool // its grant was taken from its holder
+}
+
+// protected is the instant before which nobody else is granted what the row has.
+func (r *row) protected() Instant {
+	if r.now.ExpiresAt == 0 || r.now.Delay == 0 {
+		return r.now.NotBefore
+	}
+	return max(r.now.NotBefore, r.now.ExpiresAt.Add(r.now.Delay))
 }
 
 type rowKey struct {
@@ -46,25 +54,40 @@ type handOverKey struct {
 func (c *checker) replay() {
 	c.byToken = make(map[tokenKey]int)
 	c.byAcquisition = make(map[acquisitionKey]int)
+	c.groups = make(map[int64][]int)
 	handedOver := make(map[handOverKey]bool, len(c.history.HandOvers))
 	for _, h := range c.history.HandOvers {
 		handedOver[handOverKey{rowKey{h.Lock, h.Slot}, h.From, h.To}] = true
 	}
-	rows := make(map[rowKey]*row)
+	locks := make(map[string]slots)
 	for i, change := range c.changes {
-		key := rowKey{change.Lock, change.Slot}
-		r := rows[key]
+		lock := locks[change.Lock]
+		if lock == nil {
+			lock = make(slots)
+			locks[change.Lock] = lock
+		}
+		r := lock[change.Slot]
 		if r == nil {
 			r = &row{grant: -1}
-			rows[key] = r
+			lock[change.Slot] = r
+		}
+		if change.Slot == 0 && change.Permits != r.now.Permits {
+			c.changedKind(lock, change)
 		}
 		switch {
 		case change.Removed:
 			c.removed(r, change)
-			delete(rows, key)
+			delete(lock, change.Slot)
 			continue
 		case r.grant >= 0 && sameGrant(r.now, change):
 			c.changed(r, change)
+		case r.grant >= 0 && revokes(r.now, change):
+			c.grants[r.grant].touch(change.RecordedAt)
+			c.stats.Revocations++
+			r.revoked = true
+		case change.Token != 0 && change.Token != r.now.Token && change.ExpiresAt <= change.GrantedAt:
+			c.drew(r, i)
+		case r.grant < 0 && sameGrant(r.now, change) && change.ExpiresAt == r.now.ExpiresAt: // its kind, say
 		case change.Acquisition == "" || change.ExpiresAt == 0: // a row that was planted, or reset
 			c.removed(r, change)
 			r.grant = -1
@@ -73,14 +96,36 @@ func (c *checker) replay() {
 				r.grant = c.returned(r, old, change)
 				break
 			}
-			c.superseded(r, change, handedOver[handOverKey{key, r.now.Acquisition, change.Acquisition}])
-			r.grant = c.begin(i)
+			c.checkRoom(lock, change)
+			c.checkProtected(lock, change)
+			c.superseded(r, change, handedOver[handOverKey{rowKey{change.Lock, change.Slot}, r.now.Acquisition, change.Acquisition}])
+			r.grant, r.revoked = c.begin(i), false
 		}
-		r.now, r.protected = change, change.NotBefore
+		r.now = change
 	}
 }
 
 func sameGrant(a, b Change) bool { return a.Token == b.Token && a.Acquisition == b.Acquisition }
+
+// revokes: the grant runs out, and is nobody's any more.
+func revokes(before, next Change) bool {
+	return before.Token == next.Token && before.ExpiresAt == next.ExpiresAt
+}
+
+// drew follows a token that nobody holds: what the grants before have still to write is stale.
+func (c *checker) drew(r *row, place int) {
+	change := c.changes[place]
+	if r.grant >= 0 {
+		g := &c.grants[r.grant]
+		g.touch(change.RecordedAt)
+		if change.GrantedAt < g.until {
+			c.report(OverlappingGrants, []Event{change, c.granted(r.grant)}, "%s: token %d was drawn for nobody at %v, but token %d ran until %v",
+				slotted(change.Lock, change.Slot), change.Token, change.GrantedAt, r.now.Token, g.until)
+		}
+	}
+	r.grant = -1
+	c.drawn = append(c.drawn, place)
+}
 
 // begin adds the grant that was made by the change at that place.
 func (c *checker) begin(place int) int {
@@ -93,6 +138,8 @@ func (c *checker) begin(place int) int {
 	// The first one keeps its place in the indexes; a second one is a violation that is found elsewhere.
 	setFirst(c.byToken, tokenKey{change.Lock, change.Slot, change.Token}, n)
 	setFirst(c.byAcquisition, acquisitionKey{change.Lock, change.Acquisition}, n)
+	c.groups[change.Token] = append(c.groups[change.Token], n)
+	c.drawn = append(c.drawn, place)
 	c.stats.Grants++
 	return n
 }
@@ -124,6 +171,9 @@ func (c *checker) extended(r *row, change Change) {
 	switch {
 	case r.now.ExpiresAt == 0:
 		c.report(RevivedLease, events, "%s: token %d was renewed after its release",
+			slotted(change.Lock, change.Slot), change.Token)
+	case r.revoked:
+		c.report(RevivedLease, events, "%s: token %d was renewed after it was revoked",
 			slotted(change.Lock, change.Slot), change.Token)
 	case change.RecordedAt > r.now.ExpiresAt.Add(c.opts.RenewalTolerance):
 		c.report(RevivedLease, events, "%s: token %d expired at %v and was renewed at %v",
@@ -169,10 +219,6 @@ func (c *checker) removed(r *row, change Change) {
 // superseded ends the grant of a row that another one takes the place of. Its expiry is not touched: if it lies after
 // the next grant, the two overlap.
 func (c *checker) superseded(r *row, next Change, handedOver bool) {
-	if next.GrantedAt < r.protected {
-		c.report(EarlyGrant, []Event{next, r.now}, "%s: granted at %v, but to nobody before %v",
-			slotted(next.Lock, next.Slot), next.GrantedAt, r.protected)
-	}
 	if r.grant < 0 {
 		return
 	}

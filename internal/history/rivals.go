@@ -1,7 +1,7 @@
 package history
 
 // rivals remembers, for one lock, which of the entries so far reaches furthest, seen from each slot: up to which
-// instant, or up to which token. It knows who excludes whom: slot 0 everybody, another slot itself and slot 0.
+// instant, or up to which token. As excludes has it, but without a look at each.
 type rivals struct {
 	all   reach // of any slot
 	whole reach // of slot 0

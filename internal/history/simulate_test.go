@@ -8,18 +8,23 @@ import (
 	"github.com/fencedlock/fencedlock/internal/history"
 )
 
+// plant makes the row of p, as the protocol does before the first grant.
+func (s *simulation) plant(p *place) {
+	p.row, p.exists = history.Change{Lock: p.lock, Slot: p.slot, Permits: p.permits}, true
+	s.log(p)
+}
+
 // grant gives p to a client, which is told unless its reply is lost.
 func (s *simulation) grant(p *place, client string) {
-	if !p.exists { // planted first, as the protocol does
-		p.row, p.exists = history.Change{Lock: p.lock, Slot: p.slot}, true
-		s.log(p)
+	if !p.exists {
+		s.plant(p)
 	}
 	s.token += tokenStep
 	s.acquisitions++
 	ttl := time.Second + time.Duration(s.rng.IntN(2000))*time.Millisecond
 	p.row = history.Change{
 		Lock: p.lock, Slot: p.slot, Token: s.token, Acquisition: fmt.Sprintf("a-%05d", s.acquisitions),
-		Owner: client, GrantedAt: s.now, ExpiresAt: s.now.Add(ttl),
+		Owner: client, GrantedAt: s.now, ExpiresAt: s.now.Add(ttl), Permits: p.permits,
 	}
 	s.log(p)
 	g := history.Grant{Client: client, Lock: p.lock, Slot: p.slot, Token: s.token, Acquisition: p.row.Acquisition}
@@ -52,9 +57,9 @@ func (s *simulation) hold(p *place) {
 		p.due = p.row.ExpiresAt + s.sometimesNow(time.Second)
 	case n < 75:
 		s.remove(p)
-	case n < 78:
+	case n < 80:
 		s.revoke(p)
-	case n < 84 && p.slot == 0 && p.lock != "shared":
+	case n < 86 && p.slot == 0 && p.lock != "shared":
 		s.handOver(p)
 	default:
 		s.write(p)
@@ -82,16 +87,28 @@ func (s *simulation) remove(p *place) {
 	s.distrust(p, s.now+100+s.soon(300*time.Millisecond), "taken")
 	p.row.Removed = true
 	s.log(p)
-	p.row, p.exists = history.Change{}, false
+	p.row, p.exists, p.revoked = history.Change{}, false, false
 	p.due = s.now + s.soon(100*time.Millisecond)
 }
 
-// revoke refuses further renewals; the lease runs out.
+// revoke refuses further renewals; the lease runs out, and then a token is drawn, unless somebody was granted it before.
 func (s *simulation) revoke(p *place) {
+	s.acquisitions++
+	p.row.Acquisition, p.revoked = fmt.Sprintf("r-%05d", s.acquisitions), s.rng.IntN(3) > 0
 	s.distrust(p, s.now+s.soon(100*time.Millisecond), "revoked")
-	p.row.NotBefore = p.row.ExpiresAt + s.sometimesNow(100*time.Millisecond)
+	if s.rng.IntN(3) == 0 { // it is to have a grace period
+		p.row.NotBefore = p.row.ExpiresAt + s.sometimesNow(100*time.Millisecond)
+	}
 	s.log(p)
 	p.due = p.row.ExpiresAt
+}
+
+// draw makes what was written under the last grant stale.
+func (s *simulation) draw(p *place) {
+	s.token += tokenStep
+	p.revoked, p.row.Token, p.row.GrantedAt = false, s.token, s.now
+	s.log(p)
+	p.due = s.now + s.sometimesNow(100*time.Millisecond)
 }
 
 // handOver gives the live lease to another client of the process, which may begin at the instant at which this one ends.

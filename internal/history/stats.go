@@ -12,6 +12,7 @@ type Stats struct {
 	HandOvers      int // grants whose predecessor was given away alive
 	Renewals       int
 	Releases       int
+	Revocations    int // of grants that were taken from their holders
 	Removals       int // rows deleted while their grant was neither released nor expired
 	Told           int // grants that a client was told of
 	Losses         int // trust windows that ended by a loss
@@ -31,6 +32,7 @@ func (s Stats) AtLeast(least Stats) error {
 		{"hand-overs", s.HandOvers, least.HandOvers},
 		{"renewals", s.Renewals, least.Renewals},
 		{"releases", s.Releases, least.Releases},
+		{"revocations", s.Revocations, least.Revocations},
 		{"removals", s.Removals, least.Removals},
 		{"grants told", s.Told, least.Told},
 		{"losses", s.Losses, least.Losses},

@@ -33,6 +33,8 @@ func TestWithoutALogWhatWasToldIsHeldToTheSame(t *testing.T) {
 	}{
 		"rising":                     {toldOf(a("x", 1), b("y", 3), b("x", 2)), nil},
 		"told twice of one grant":    {toldOf(a("x", 1), a("x", 1)), nil},
+		"two names of a group":       {toldOf(a("x", 1), a("y", 1)), nil},
+		"a group's token falls":      {toldOf(b("y", 2), a("x", 1), a("y", 1)), []history.Kind{history.FallingToken}},
 		"an overlap":                 {overlap, []history.Kind{history.OverlappingTrust}},
 		"a token that falls":         {toldOf(a("x", 2), b("x", 1)), []history.Kind{history.FallingToken}},
 		"one that repeats":           {toldOf(a("x", 1), b("x", 1)), []history.Kind{history.RepeatedToken}},

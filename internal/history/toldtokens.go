@@ -19,8 +19,9 @@ func (c *checker) checkToldTokens() {
 		c.stats.Told++
 		first, again := known[t.Token]
 		switch {
-		case again && sameHolder(t, told[first]):
+		case again && sameHolder(t, told[first]) && t.Lock == told[first].Lock:
 			continue
+		case again && sameHolder(t, told[first]): // another name of a group
 		case again:
 			c.report(RepeatedToken, []Event{t, told[first]}, "%s: %s was told token %d, as %s was before, of %s",
 				slotted(t.Lock, t.Slot), t.Client, t.Token, told[first].Client, slotted(told[first].Lock, told[first].Slot))

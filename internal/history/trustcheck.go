@@ -49,7 +49,7 @@ func sameHolder(a, b Trust) bool {
 	return a.Client == b.Client && a.Token == b.Token && a.Acquisition == b.Acquisition
 }
 
-// checkLosses counts the losses and looks up those that the database must bear out.
+// checkLosses counts the losses and looks up those that the database must bear out. One name lost is all of its group lost.
 func (c *checker) checkLosses() {
 	for _, t := range c.history.Trusts {
 		if !t.Lost() {
@@ -64,7 +64,12 @@ func (c *checker) checkLosses() {
 			continue // a token that was never granted is reported as that
 		}
 		at := InstantOf(c.started[t.Process].Add(t.Until))
-		if until, alive := c.grants[n].aliveAt(at, c.opts.ClockTolerance); alive {
+		until, alive := c.grants[n].aliveAt(at, c.opts.ClockTolerance)
+		for _, other := range c.groups[c.granted(n).Token] {
+			_, lives := c.grants[other].aliveAt(at, c.opts.ClockTolerance)
+			alive = alive && lives
+		}
+		if alive {
 			c.report(FalseLoss, []Event{t, c.granted(n)},
 				"%s: %s lost token %d (%s) at %v, but its row was untouched and ran until %v",
 				slotted(t.Lock, t.Slot), t.Client, t.Token, t.Cause, at, until)
