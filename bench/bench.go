@@ -35,8 +35,8 @@ var (
 		handOffs: 300, leases: 10_000, heldTTL: usualTTL, holding: 60 * time.Second, waiters: 1000, polls: 2000, crashes: 10,
 	}
 	quick = size{
-		rounds: 7, slice: 200 * time.Millisecond, contest: 1500 * time.Millisecond, warm: 500 * time.Millisecond, contests: 3, processes: 16,
-		handOffs: 60, leases: 10_000, heldTTL: usualTTL, holding: 30 * time.Second, waiters: 1000, polls: 1000, crashes: 4,
+		rounds: 7, slice: 200 * time.Millisecond, contest: time.Second, warm: 300 * time.Millisecond, contests: 3, processes: 16,
+		handOffs: 40, leases: 10_000, heldTTL: usualTTL, holding: 30 * time.Second, waiters: 1000, polls: 1000, crashes: 4,
 	}
 	smoke = size{
 		rounds: 1, slice: 20 * time.Millisecond, contest: 100 * time.Millisecond, contests: 1, processes: 3,
@@ -50,6 +50,7 @@ type bench struct {
 	mode    string
 	out     io.Writer
 	began   time.Time
+	seed    uint64 // of the order of the turns and the length of pauses
 	random  *rand.Rand
 	servers map[string]*server
 	missing []string // servers that are not there, with the reason

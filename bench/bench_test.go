@@ -76,6 +76,8 @@ func TestAShortfallWithinTheNoiseCountsAsMet(t *testing.T) {
 		{atMost("", 1, 1.05, noise), "met within the noise of 10.0 %"},
 		{atMost("", 1, 1.15, noise), "**falls short**"},
 		{atMost("", 1, median(nil), noise), "not measured"},
+		{atMost("", 1, 1.15, 0.5), "undecided: the noise is 50 %"},
+		{atMost("", 1, 0.9, 0.5), "met"},
 	} {
 		if c.goal.verdict != c.want {
 			t.Errorf("measured %s: %q, want %q", c.goal.measured, c.goal.verdict, c.want)

@@ -12,6 +12,7 @@ import (
 
 var etcd = &System{
 	Name: "etcd", Note: "concurrency.Mutex, a session for each caller; it watches the key before its own", On: onEtcd,
+	Settle: 150 * time.Millisecond, // a watcher that begins at a past revision is looked after every 100 ms, until it has caught up
 	Open: func(_ context.Context, url string, ttl time.Duration) (Client, error) {
 		c, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 		return &etcdClient{client: c, ttl: ttl}, err

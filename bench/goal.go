@@ -15,7 +15,10 @@ type goal struct {
 	verdict  string
 }
 
-// atLeast judges a figure that is to be large. Noise is a control pair's: a shortfall within it counts as met.
+// tooNoisy is the noise beyond which a shortfall within it says nothing.
+const tooNoisy = 1.0 / 3
+
+// atLeast judges a figure that is to be large. Noise is a control pair's: a shortfall within it counts as met, unless it is large.
 func atLeast(text string, want, got, noise float64) goal {
 	return judge(text, got, got >= want, got*(1+noise) >= want, noise)
 }
@@ -32,6 +35,8 @@ func judge(text string, got float64, met, nearly bool, noise float64) goal {
 		g.measured, g.verdict = "–", "not measured"
 	case met:
 		g.verdict = "met"
+	case nearly && noise > tooNoisy:
+		g.verdict = fmt.Sprintf("undecided: the noise is %s %%", figure(noise*100))
 	case nearly:
 		g.verdict = fmt.Sprintf("met within the noise of %s %%", figure(noise*100))
 	default:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -83,7 +84,7 @@ func (b *bench) handOff(ctx context.Context, x, y caller) (*answer, float64, err
 			}
 		} else {
 			if system(c.System).Poll >= time.Second { // the time of this run is better spent elsewhere
-				n = max(1, n/5)
+				n = max(1, n/10)
 			}
 			var err error
 			if took, err = b.pass(ctx, c, x, y, n, pause); err != nil {
@@ -109,8 +110,9 @@ func (b *bench) handOff(ctx context.Context, x, y caller) (*answer, float64, err
 // pause is how long a lock is held before it is handed off: long enough for the other to wait by then, and then anywhere in the
 // time between two of its questions, which would else be met at the same point each time.
 func (b *bench) pause(s *System) func() time.Duration {
+	settle := cmp.Or(s.Settle, usualSettle)
 	return func() time.Duration {
-		return 40*time.Millisecond + time.Duration(b.random.Int64N(int64(max(s.Poll, 50*time.Millisecond))))
+		return settle + time.Duration(b.random.Int64N(int64(max(s.Poll, 50*time.Millisecond))))
 	}
 }
 

@@ -42,7 +42,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{size: full, mode: "full", out: out, began: time.Now(), random: rand.New(rand.NewPCG(1, 2))}
+	seed := rand.Uint64()
+	b := &bench{size: full, mode: "full", out: out, began: time.Now(), random: rand.New(rand.NewPCG(seed, 0)), seed: seed}
 	switch {
 	case *once:
 		b.size, b.mode = smoke, "smoke: the figures mean nothing"

@@ -62,7 +62,7 @@ const notToBeHad = "faustbrian/go-lease, cirello.io/pglock and allisson/go-pgloc
 func (b *bench) about() []string {
 	lines := []string{
 		"goos: " + runtime.GOOS, "goarch: " + runtime.GOARCH, "pkg: github.com/fencedlock/fencedlock/bench",
-		"cpu: " + processor(), "go: " + runtime.Version(), "date: " + b.began.UTC().Format(time.DateTime),
+		"cpu: " + processor(), "go: " + runtime.Version(), "date: " + b.began.UTC().Format(time.DateTime), fmt.Sprint("seed: ", b.seed),
 	}
 	for _, s := range servers {
 		if on := b.servers[s.name]; on != nil {

@@ -16,13 +16,19 @@ type System struct {
 	TTL  time.Duration // of a lease; default: usualTTL
 	Poll time.Duration // the longest time between two questions of a waiter; 0: it is told
 
+	// Settle is how long it takes from the beginning of a wait until the waiter would be told. Default: usualSettle.
+	Settle time.Duration
+
 	// Setup makes what all processes share, once.
 	Setup func(ctx context.Context, url string) error
 	// Open makes what one process has.
 	Open func(ctx context.Context, url string, ttl time.Duration) (Client, error)
 }
 
-const usualTTL = 15 * time.Second
+const (
+	usualTTL    = 15 * time.Second
+	usualSettle = 40 * time.Millisecond
+)
 
 type kind int
 
