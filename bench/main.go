@@ -97,7 +97,11 @@ func (b *bench) answerAll(ctx context.Context, wanted []question, dir string) er
 		}
 	}
 	printVerdicts(both, verdicts)
-	b.say("all done")
+	if ctx.Err() != nil {
+		b.say("interrupted")
+	} else {
+		b.say("all done")
+	}
 	if dir != "" && len(verdicts) > 0 && len(wanted) == len(questions) {
 		failed = errors.Join(failed, os.WriteFile(filepath.Join(dir, "README.md"), report.Bytes(), 0o644))
 	}
