@@ -15,10 +15,9 @@ import (
 type size struct {
 	rounds     int           // repeats of what is short
 	slice      time.Duration // of one system's turn at throughput
-	contest    time.Duration // of one system's turn at a contended lock
-	warm       time.Duration // before that
-	contests   int           // repeats of that
-	processes  int           // and goroutines, at one contended lock
+	callers    int           // goroutines or processes at one contended lock
+	inside     contention    // in one process
+	across     contention    // of processes
 	handOffs   int           // of each system, in all
 	leases     int           // held at once
 	heldTTL    time.Duration // of those; they are renewed every third of it
@@ -29,17 +28,27 @@ type size struct {
 	fastWaking bool // for the smoke test: no wait for a client to have begun listening
 }
 
+// A contention is how long one system's turn at a contended lock lasts, after a time to warm up, and how often it is repeated. Where
+// it is short, chance has a large part in who gets how much.
+type contention struct {
+	warm, lasts time.Duration
+	rounds      int
+}
+
 var (
 	full = size{
-		rounds: 15, slice: 400 * time.Millisecond, contest: 4 * time.Second, warm: time.Second, contests: 7, processes: 16,
+		rounds: 15, slice: 400 * time.Millisecond, callers: 16,
+		inside: contention{time.Second, 3 * time.Second, 7}, across: contention{2 * time.Second, 6 * time.Second, 5},
 		handOffs: 300, leases: 10_000, heldTTL: usualTTL, holding: 60 * time.Second, waiters: 1000, polls: 2000, crashes: 10,
 	}
 	quick = size{
-		rounds: 7, slice: 200 * time.Millisecond, contest: time.Second, warm: 300 * time.Millisecond, contests: 3, processes: 16,
+		rounds: 7, slice: 200 * time.Millisecond, callers: 16,
+		inside: contention{300 * time.Millisecond, 700 * time.Millisecond, 3}, across: contention{time.Second, 3 * time.Second, 2},
 		handOffs: 40, leases: 10_000, heldTTL: usualTTL, holding: 30 * time.Second, waiters: 1000, polls: 1000, crashes: 4,
 	}
 	smoke = size{
-		rounds: 1, slice: 20 * time.Millisecond, contest: 100 * time.Millisecond, contests: 1, processes: 3,
+		rounds: 1, slice: 20 * time.Millisecond, callers: 3,
+		inside: contention{0, 100 * time.Millisecond, 1}, across: contention{0, 100 * time.Millisecond, 1},
 		handOffs: 2, leases: 100, heldTTL: 6 * time.Second, holding: 3 * time.Second, waiters: 20, polls: 20, crashes: 1, fastWaking: true,
 	}
 )

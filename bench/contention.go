@@ -19,11 +19,11 @@ const (
 func (b *bench) oneProcess(ctx context.Context) (*answer, error) {
 	h := &hands{}
 	defer h.close()
-	callers := make([]caller, b.processes)
+	callers := make([]caller, b.callers)
 	for i := range callers {
 		callers[i] = &local{hands: h}
 	}
-	a, noise, err := b.contention(ctx, callers)
+	a, noise, err := b.contend(ctx, b.inside, callers)
 	if err != nil {
 		return nil, err
 	}
@@ -36,12 +36,12 @@ func (b *bench) oneProcess(ctx context.Context) (*answer, error) {
 }
 
 func (b *bench) manyProcesses(ctx context.Context) (*answer, error) {
-	callers, stop, err := startProcesses(b.processes)
+	callers, stop, err := startProcesses(b.callers)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	a, noise, err := b.contention(ctx, callers)
+	a, noise, err := b.contend(ctx, b.across, callers)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (t *table) best(of func(*System) bool) (label string) {
 	return label
 }
 
-func (b *bench) contention(ctx context.Context, callers []caller) (*answer, float64, error) {
+func (b *bench) contend(ctx context.Context, much contention, callers []caller) (*answer, float64, error) {
 	t := newTable()
 	who := b.contenders(ours, isLock)
 	for _, c := range who {
@@ -75,8 +75,8 @@ func (b *bench) contention(ctx context.Context, callers []caller) (*answer, floa
 		})
 	}
 	inAll := map[string][]float64{}
-	err := b.interleave(ctx, t, b.contests, who, func(ctx context.Context, c contender, round int) error {
-		got, err := b.compete(ctx, c, callers, fmt.Sprintf("contended/%s/%d", c.Label, round))
+	err := b.interleave(ctx, t, much.rounds, who, func(ctx context.Context, c contender, round int) error {
+		got, err := b.compete(ctx, c, much, callers, fmt.Sprintf("contended/%s/%d", c.Label, round))
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (b *bench) contention(ctx context.Context, callers []caller) (*answer, floa
 			counts = append(counts, float64(g.Counted))
 			waits = append(waits, in(time.Millisecond, g.Waits)...)
 		}
-		t.add(c.Label, grantsPerSecond, sum(counts)/b.contest.Seconds())
+		t.add(c.Label, grantsPerSecond, sum(counts)/much.lasts.Seconds())
 		t.add(c.Label, fairness, leastOverMost(counts))
 		if len(waits) > 0 {
 			t.add(c.Label, "p50-wait-ms", median(waits))
@@ -107,9 +107,9 @@ func (b *bench) contention(ctx context.Context, callers []caller) (*answer, floa
 
 // compete lets all callers want one lock for a while. What they get while they warm up is not counted, and neither is what those
 // get that still wait at the end.
-func (b *bench) compete(ctx context.Context, c contender, callers []caller, name string) ([]turns, error) {
-	from := now().add(b.warm)
-	job := contest{Name: name, From: from, Until: from.add(b.contest), Section: section}
+func (b *bench) compete(ctx context.Context, c contender, much contention, callers []caller, name string) ([]turns, error) {
+	from := now().add(much.warm)
+	job := contest{Name: name, From: from, Until: from.add(much.lasts), Section: section}
 	got := make([]turns, len(callers))
 	err := each(callers, func(i int, p caller) (err error) {
 		got[i], err = p.Contend(ctx, c, job)
@@ -125,7 +125,7 @@ func (b *bench) statementsPerGrant(ctx context.Context, a *answer, callers []cal
 		b.attempt(ctx, a.table, c, func(ctx context.Context) error {
 			var got []turns
 			n, err := b.postgres().countStatements(ctx, func() (err error) {
-				got, err = b.compete(ctx, c, callers, "counted/"+s.Name)
+				got, err = b.compete(ctx, c, b.across, callers, "counted/"+s.Name)
 				return err
 			})
 			if errors.Is(err, errUncounted) {
