@@ -125,7 +125,7 @@ func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
 			}
 			return nil, waited(ctx, w.config.name, c.queues.reason(w))
 		case <-c.closing.Done():
-			return nil, ErrClosed
+			return nil, closedFor(w.config)
 		}
 	}
 }
@@ -152,10 +152,13 @@ func (c *Client) begin(ctx context.Context, names []string, opts []Option) (leas
 		}
 	}
 	if err == nil && !c.enter() {
-		err = ErrClosed
+		err = closedFor(lc)
 	}
 	return lc, err
 }
+
+// closedFor says what a closed client was asked for.
+func closedFor(lc leaseConfig) error { return prefixed(fmt.Sprintf("lock %q", lc.name), ErrClosed) }
 
 // attempt sends one acquisition, with an id of its own, and turns the reply into a lease or an error.
 func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
@@ -166,7 +169,7 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 	c.work.ask(r)
 	_, l, err := c.await(ctx, r)
 	if errors.Is(err, errAbandoned) && c.closing.Err() != nil {
-		return nil, ErrClosed
+		return nil, closedFor(lc)
 	}
 	if errors.Is(err, errAbandoned) {
 		return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
@@ -204,7 +207,11 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
 	case "held", "kept", "marked":
-		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+		held := &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+		if a.status == "held" {
+			held.Permits = max(int(lc.kind), 0)
+		}
+		return held
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
 	case "retry": // free, but just now locked by another

@@ -109,7 +109,7 @@ func short(want, have int) error {
 	if want <= have {
 		return nil
 	}
-	return fmt.Errorf("migrateguard: %d migrations were asked for, and there are %d; none was run: %w", want, have, migrate.ErrShortLimit{Short: uint(want - have)}) //nolint:gosec // positive
+	return fmt.Errorf("migrateguard: migrations asked for: %d, there: %d; none was run: %w", want, have, migrate.ErrShortLimit{Short: uint(want - have)}) //nolint:gosec // positive
 }
 
 // known checks that the source has the version that the database is at.
