@@ -184,7 +184,7 @@ BEGIN
   IF begin THEN
     FOR l IN SELECT x.* FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() AND x.acquisition <> revocation
         FOR NO KEY UPDATE SKIP LOCKED LOOP
-      UPDATE pglock.leases x SET acquisition = revocation, revoked = x.acquisition, not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
+      UPDATE pglock.leases x SET acquisition = revocation, revoked = x.acquisition, owner = x.owner || ' (revoked by ' || label || ')', not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
         WHERE x.name = lock AND x.slot = l.slot;
       PERFORM pg_notify('pglock_revoked', l.token::text);
     END LOOP;
