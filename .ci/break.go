@@ -100,7 +100,7 @@ var rules = []rule{
 	{"kinds: one name lost is all lost", "pglock/keeper.go", `case a.status == "", a.status == "renewed" && b.status != "renewed",`, `case a.status == "",`, locks, "OneName"},
 	{"kinds: MaxHold", "pglock/lease.go", "if r.maxHold > 0 {", "if false {", locks, "ForgottenLease"},
 	{"kinds: nothing is renewed beyond MaxHold", "pglock/lease.go", "l.final = sent.mono >= last.mono", "l.final = false", locks, "ForgottenLease"},
-	{"kinds: what the caller holds is refused", "pglock/reentrant.go", "if !slices.Contains(lc.names, p.name) {", "if true {", locks, "CallerHolds|BecomeAWriter"},
+	{"kinds: what the caller holds is refused", "pglock/reentrant.go", "if !slices.Contains(lc.names, p.name) {", "if true || !slices.Contains(lc.names, p.name) {", locks, "CallerHolds|BecomeAWriter"},
 	{"revoke: renewals are refused", leases, "AND x.slot = place AND x.acquisition = acquisitions[k] AND x.token = tokens[k]\n      FOR NO KEY", "AND x.slot = place AND acquisitions[k] IN (x.acquisition, x.revoked) AND x.token = tokens[k]\n      FOR NO KEY", locks, "RevokeEnds"},
 	{"revoke: it waits for the expiry", kinds, "IF until > clock_timestamp() THEN\n    status := 'revoked';", "IF false THEN\n    status := 'revoked';", locks, "RevokeEnds"},
 	{"revoke: a token is drawn", kinds, "SET token = revoke.token, acquisition = revocation", "SET acquisition = revocation", locks, "RevokeEnds"},
