@@ -1,4 +1,4 @@
-// Command break removes one rule of the locks, the fences or the guard at a time and shows that a test fails for each: go run .ci/break.go
+// Command break removes one rule of the locks, the fences, the guard or the records of jobs at a time and shows that a test fails for each: go run .ci/break.go
 //
 // It works on a copy of the tree. With arguments it breaks only the rules whose names have one of them; with -n it only looks for
 // their texts. It exits with 1 if a rule can be removed without any test noticing, and with 2 if one cannot be found any more.
@@ -27,6 +27,7 @@ const (
 	leases    = "migrations/0001_leases.up.sql"
 	sqlFile   = "migrations/0002_fences.up.sql"
 	protect   = "migrations/0003_protect.up.sql"
+	onceFile  = "migrations/0006_once.up.sql"
 	waiting   = "migrations/0004_waiting.up.sql"
 	kinds     = "migrations/0005_kinds.up.sql"
 	statement = "fence/statement.go"
@@ -34,6 +35,7 @@ const (
 	protocol  = "./migrations"
 	locks     = "./pglock"
 	failovers = "./internal/failover"
+	runners   = "./pglock/once"
 )
 
 var rules = []rule{
@@ -83,6 +85,16 @@ var rules = []rule{
 	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
 	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},
 	{"guard: a seen token is believed within a day", leases, "IF seen > clock + 86400000000 THEN", "IF false THEN", "./migrations", "Seen|Belie|Guard|Token"},
+	{"once: only the holder begins", onceFile, "IF NOT FOUND OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;", "", "./migrations", "HolderOfItsLock"},
+	{"once: the lock on the lease", onceFile, "x.token = tok FOR KEY SHARE;", "x.token = tok;", "./migrations", "NoGrantComesBetween"},
+	{"once: what is done stays done", onceFile, "WHERE again AND x.outcome <> 'done' AND", "WHERE again AND", "./migrations", "LatestAttempt"},
+	{"once: not again without a retry", onceFile, "WHERE again AND x.outcome", "WHERE x.outcome", "./migrations", "LatestAttempt"},
+	{"once: a lost beginning is settled", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  END IF;", "AND false;\n  END IF;", runners, "LostReply"},
+	{"once: only the latest attempt ends it", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.ended_at IS NULL;\n  SELECT CASE", runners, "Paused"},
+	{"once: it ends once", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.token = tok;\n  SELECT CASE", runners, "LostCommit"},
+	{"once: the beginning is on the disk", onceFile, "IF current_setting('synchronous_commit') = 'off' THEN", "IF false THEN", "./migrations", "Durable"},
+	{"once: a success is of the transaction", "pglock/once/tx.go", "return r.endOnce(ctx, tx, o, l, Done, \"\")", "return r.endOnce(ctx, r.db, o, l, Done, \"\")", runners, "LostCommit"},
+	{"once: a lost commit is looked up", "pglock/once/attempt.go", "if errors.Is(unrecorded, errDone) {", "if false {", runners, "LostCommit"},
 	{"kinds: readers and permits share-lock the gate", kinds, "x.slot = 0 AND x.permits = kind FOR SHARE SKIP LOCKED;", "x.slot = 0 AND x.permits = kind;", protocol, "UnderWay"},
 	{"kinds: who leaves no room locks the gate alone", kinds, "x.slot = 0 AND x.permits = was FOR UPDATE SKIP LOCKED;", "x.slot = 0 AND x.permits = was FOR SHARE SKIP LOCKED;", protocol, "UnderWay|Tied"},
 	{"kinds: the look under the lock", kinds, "  SELECT o.* INTO status, token, owner, since, until, slot FROM pglock.obstacle(lock, kind, client) o;\n  IF status", "  status := NULL;\n  IF status", protocol, "Meanwhile"},
@@ -110,7 +122,7 @@ var rules = []rule{
 	{"waiting: a writer behind readers keeps its mark", waiting, "EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;", "EXIT WHEN NOT FOUND;", protocol, "MakesRoom"},
 	{"waiting: readers pass when the writer before them gives up", waiting, "IF woken OR NOT FOUND OR kind = 0 AND EXISTS", "IF woken OR NOT FOUND OR false AND EXISTS", protocol, "MakesRoom"},
 	{"waiting: what is held wakes nobody", waiting, "EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));", "", protocol, "WakingForAHeld"},
-	{"waiting: a mark out of date is passed over", waiting, "x.name = names[k] AND x.until > clock_timestamp()\n          AND (passed", "x.name = names[k]\n          AND (passed", protocol, "WaiterThatDied"},
+	{"waiting: a mark out of date is passed over", waiting, "x.name = names[k] AND x.until > clock_timestamp()\n          AND (x.fair", "x.name = names[k]\n          AND (x.fair", protocol, "WaiterThatDied"},
 	{"waiting: a mark out of date is taken away", waiting, "x.until <= clock_timestamp() FOR UPDATE SKIP LOCKED) dead", "false FOR UPDATE SKIP LOCKED) dead", protocol, "WaiterThatDied"},
 	{"waiting: a dead fair waiter is passed over", waiting, "SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s')", "SET woken = true", protocol, "DeadWaiter"},
 	{"waiting: a look at a place writes nothing", waiting, "placed := FOUND AND NOT mine.woken AND", "placed := false AND", protocol, "LookingAtAPlace"},

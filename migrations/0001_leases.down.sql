@@ -14,7 +14,7 @@ BEGIN
   END IF;
 END $$;
 DROP VIEW pglock.inspect;
-DROP FUNCTION pglock.prune, pglock.end_hold, pglock.declare_single_node, pglock.raise_cap, pglock.raise_token_floor, pglock.release, pglock.renew, pglock.acquire, pglock.plant,
+DROP FUNCTION pglock.holder, pglock.prune, pglock.end_hold, pglock.declare_single_node, pglock.raise_cap, pglock.raise_token_floor, pglock.release, pglock.renew, pglock.acquire, pglock.plant,
   pglock.check_in, pglock.admit, pglock.need_read_committed, pglock.bump, pglock.move_token, pglock.lineage;
 DROP VIEW pglock.guard_now;
 DROP TABLE pglock.guard, pglock.leases;

@@ -211,6 +211,7 @@ END $$;
 --   kept          the same of who was the last: nobody holds it, and it is kept from others for remaining_us
 --   other_kind    the same of who holds it as what it is: slot says what that is, as kinds does
 --   spared        not granted, since another of the same lot was not
+--   marked        held or kept, and the wait is marked: see mark
 --   retry         free, but another has the row locked just now: ask again soon
 --   spent         this acquisition was granted before and is over: take a new id
 --   held_back     nothing is granted for remaining_us, after a restart or failover; owner says why, in words
@@ -221,14 +222,15 @@ END $$;
 -- so long after the grant, released or not; 366 days at most. metas are jsonb. seen is the latest token the caller ever got from
 -- this database. delays_us keeps the name from others after the lease has run out, unless it is released. kinds are as
 -- leases.permits: 0 alone, -1 beside other readers, n as one of n. Neighbours with the same number in lots are granted all or
--- none, with one token, and all as the last of them says. client is that of mark.
+-- none, with one token, and all as the last of them says. client and waits are those of mark: where a number is there, a grant takes
+-- the mark away, and a name that is held is marked, in the same call.
 CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, ttls_us bigint[], holds_us bigint[] DEFAULT NULL,
   metas text[] DEFAULT NULL, seen bigint DEFAULT 0, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL, lots int[] DEFAULT NULL,
-  client uuid DEFAULT NULL)
+  client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE cap bigint; last bigint; first int := 1;
+DECLARE cap bigint; last bigint; first int := 1; waiting int[];
 BEGIN
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
   IF NOT FOUND THEN
@@ -282,14 +284,31 @@ BEGIN
                      WHEN ttls_us[k] > cap THEN 'ttl_too_long' ELSE 'retry' END;
       EXIT WHEN status <> 'retry' OR NOT pglock.plant(names[k]);
     END LOOP;
-    IF first < k OR kinds[k] <> 0 OR status = 'slots' THEN
-      RETURN QUERY SELECT first - 1 + a.ord, a.status, a.token, a.owner, a.since, a.remaining_us, a.slot
-        FROM pglock.acquire_slots(names[first:k], acquisitions[k], label, ttls_us[k], holds_us[k], delays_us[k], metas[k], coalesce(kinds[k], 0), cap, client) a;
-    ELSE
-      IF status = 'ttl_too_long' THEN remaining_us := cap; END IF;
-      RETURN NEXT;
+    IF first < k THEN
+      RETURN QUERY SELECT first - 1 + a.ord, a.status, a.token, a.owner, a.since, a.remaining_us, a.slot FROM pglock.acquire_slots(names[first:k],
+        acquisitions[k], label, ttls_us[k], holds_us[k], delays_us[k], metas[k], coalesce(kinds[k], 0), cap, client) a;
+      first := k + 1;
+      CONTINUE;
     END IF;
     first := k + 1;
+    IF kinds[k] <> 0 OR status = 'slots' THEN
+      SELECT a.status, a.token, a.owner, a.since, a.remaining_us, a.slot INTO status, token, owner, since, remaining_us, slot FROM pglock.acquire_slots(
+        names[k:k], acquisitions[k], label, ttls_us[k], holds_us[k], delays_us[k], metas[k], coalesce(kinds[k], 0), cap, client) a;
+    ELSIF status = 'ttl_too_long' THEN
+      remaining_us := cap;
+    END IF;
+    IF waits[k] > 0 AND status IN ('held', 'kept') THEN
+      waiting := waiting || k;                           -- below: a mark need not be durable, and a grant must
+      CONTINUE;
+    ELSIF waits[k] > 0 AND status = 'granted' THEN
+      PERFORM pglock.wait_over(names[k], client);
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+  FOREACH ord IN ARRAY coalesce(waiting, '{}') LOOP
+    SELECT m.status, m.token, m.owner, m.since, m.remaining_us INTO status, token, owner, since, remaining_us
+      FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord]) m;
+    RETURN NEXT;
   END LOOP;
 END $$;
 
@@ -326,34 +345,34 @@ END $$;
 
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
--- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken. The
--- look for who waits comes after the row was locked, and slot 0 with it: see mark. Where somebody waits to have the name alone, one
--- release goes after the other: side by side, none would see that it is the last. A slot of -1 is not known, and is found.
+-- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken, and
+-- awaited says that somebody did. The look for who waits comes after the row was locked, and slot 0 with it: see mark. Where somebody
+-- waits to have the name alone, one release goes after the other: side by side, none would see that it is the last. A slot of -1 is
+-- not known, and is found.
 CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
   rouse boolean DEFAULT true, slots int[] DEFAULT NULL)
-RETURNS TABLE (ord int, status text)
+RETURNS TABLE (ord int, status text, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE place int; awaited boolean;
+DECLARE place int; statuses text[]; alone boolean;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; status := 'released'; place := coalesce(slots[k], 0);
+    status := 'released'; place := coalesce(slots[k], 0);
     IF place < 0 THEN
       SELECT x.slot INTO place FROM pglock.leases x WHERE x.name = names[k] AND x.acquisition = acquisitions[k];
     END IF;
     IF place > 0 THEN
-      awaited := EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0);
-      IF awaited THEN
+      alone := EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0);
+      IF alone THEN
         PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR NO KEY UPDATE SKIP LOCKED;
       ELSE
         PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
       END IF;
       IF NOT FOUND AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0)
-         OR NOT awaited AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0) THEN
-        status := 'locked';
-        RETURN NEXT;
+         OR NOT alone AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0) THEN
+        statuses[k] := 'locked';
         CONTINUE;
       END IF;
     END IF;
@@ -366,9 +385,14 @@ BEGIN
         AND x.expires_at > 'epoch';
       status := CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
+    statuses[k] := status;
+  END LOOP;
+  rouse := rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names));
+  IF rouse THEN PERFORM pglock.wake(names); END IF;
+  FOR k IN 1..cardinality(names) LOOP
+    ord := k; status := statuses[k]; awaited := rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.until > clock_timestamp());
     RETURN NEXT;
   END LOOP;
-  IF rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names)) THEN PERFORM pglock.wake(names); END IF;
 END $$;
 
 -- Owner only: no later token is at or below n. Bounded, so that 2^51 tokens are left.
@@ -443,3 +467,15 @@ CREATE VIEW pglock.inspect AS
   SELECT name, slot, expires_at > now AS held, owner, token, granted_at, ttl, greatest(expires_at - now, '0') AS remaining,
          greatest(greatest(expires_at + delay, not_before) - now, '0') AS free_in, metadata
   FROM pglock.leases, (SELECT clock_timestamp() AS now) AS one_reading WHERE token > 0;
+
+-- Who holds a lock, for all who use locks: what acquire tells whoever asks for one that is held, without asking for it. If several
+-- do, the one whose lease lasts longest. Of a lock that nobody holds it tells nothing else.
+CREATE FUNCTION pglock.holder(lock text, OUT held boolean, OUT owner text, OUT since timestamptz, OUT token bigint, OUT remaining interval)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT true, x.owner, x.granted_at, x.token, x.expires_at - clock_timestamp() INTO held, owner, since, token, remaining
+    FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() ORDER BY x.expires_at DESC LIMIT 1;
+  held := FOUND;
+  remaining := greatest(remaining, '0');  -- the clock goes on
+END $$;

@@ -2,11 +2,12 @@
 -- that losing one costs is time, since a waiter also asks by itself now and then. So the table is not logged, and marks are
 -- written without waiting for the disk.
 --
--- A waiter has one mark for each name and process, and a channel of its own to LISTEN on. A release takes the mark that is
--- oldest and notifies its channel: one is woken and not all. No mark, no NOTIFY, which would serialize commits.
+-- A waiter has one mark for each name and process, and a channel of its own to LISTEN on. A release notifies the channel of the mark
+-- that is oldest: one is woken and not all. No mark, no NOTIFY, which would serialize commits. A mark stays until its owner is
+-- granted the lock or gives up, so that whoever was woken and finds that another was faster has not lost its turn. The next
+-- release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for three seconds is passed over.
 --
--- A fair mark is a place in a queue as well: it stays until its owner takes it away, and whoever else waits fairly is told not to
--- ask before it. A waiter that was woken and does nothing loses its place after three seconds.
+-- A fair mark is a place in a queue as well: whoever else waits fairly is told not to ask before it.
 
 CREATE UNLOGGED TABLE pglock.waits (
   name   text COLLATE "C" NOT NULL,
@@ -16,13 +17,12 @@ CREATE UNLOGGED TABLE pglock.waits (
   until  timestamptz NOT NULL,                            -- a waiter that died is passed over after that
   fair   boolean NOT NULL,
   kind   int NOT NULL DEFAULT 0,                          -- what it waits for, as acquire has it
-  woken  boolean NOT NULL DEFAULT false,                  -- a release has notified it; of a fair mark, any other is taken away
+  woken  boolean NOT NULL DEFAULT false,                  -- a release has notified it, and it has not marked its wait anew
   PRIMARY KEY (name, client)
 );
 
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader.
-CREATE FUNCTION pglock.wake(names text[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+CREATE FUNCTION pglock.wake(names text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE m pglock.waits; passed pglock.waits;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
@@ -30,15 +30,11 @@ BEGIN
     passed := NULL;
     LOOP
       SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
-          AND (passed IS NULL OR (x.since, x.client) > (passed.since, passed.client))
+          AND (x.fair OR NOT x.woken) AND (passed IS NULL OR (x.since, x.client) > (passed.since, passed.client))
         ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
       EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;
       EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
-      IF m.fair THEN
-        UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
-      ELSE
-        DELETE FROM pglock.waits w WHERE w.name = m.name AND w.client = m.client;
-      END IF;
+      UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
       PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
       EXIT WHEN m.kind >= 0;
       passed := m;
@@ -102,6 +98,12 @@ BEGIN
   END LOOP;
 END $$;
 
+-- Takes away the mark of a process that has the lock.
+CREATE FUNCTION pglock.wait_over(lock text, waiter uuid) RETURNS void LANGUAGE sql AS $$
+  DELETE FROM pglock.waits w USING (SELECT FROM pglock.waits x WHERE x.name = lock AND x.client = waiter FOR UPDATE SKIP LOCKED) mine
+    WHERE w.name = lock AND w.client = waiter
+$$;
+
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
 -- meanwhile, with or without a mark that is left, passes that on; who wanted the name alone lets the readers behind it pass.
 CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[]) RETURNS void
@@ -127,14 +129,14 @@ END $$;
 -- awaited says that another process is marked as waiting for what was granted.
 CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], unheld boolean[], ended_slots int[], names text[], acquisitions uuid[],
   label text, ttls_us bigint[], holds_us bigint[], metas text[], seen bigint, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL,
-  lots int[] DEFAULT NULL, client uuid DEFAULT NULL)
+  lots int[] DEFAULT NULL, client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int, ended boolean, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY SELECT r.ord, r.status, NULL::bigint, NULL, NULL::timestamptz, NULL::bigint, NULL::int, true, false
     FROM pglock.release(ended_names, ended_acquisitions, false, unheld, false, ended_slots) r;
-  RETURN QUERY SELECT a.*, false, a.status = 'granted' AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[a.ord] AND w.until > clock_timestamp())
-    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client) a;
+  RETURN QUERY SELECT a.*, false, a.status = 'granted' AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[a.ord] AND w.until > clock_timestamp() AND w.client IS DISTINCT FROM exchange.client)
+    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client, waits) a;
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (ended_names)) THEN PERFORM pglock.wake(ended_names); END IF;
 END $$;

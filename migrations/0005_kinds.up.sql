@@ -13,7 +13,7 @@
 -- what the name is. Locks nothing. A reader makes way for whoever waits for the name alone, and came before it.
 CREATE FUNCTION pglock.obstacle(lock text, kind int, client uuid, OUT status text, OUT token bigint, OUT owner text, OUT since timestamptz,
   OUT until timestamptz, OUT slot int)
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE same boolean; busy int; waited timestamptz;
 BEGIN
   SELECT x.permits INTO slot FROM pglock.leases x WHERE x.name = lock AND x.slot = 0;
@@ -49,7 +49,7 @@ END $$;
 -- obstacle does; or retry. If nobody holds the name, it becomes what is asked for.
 CREATE FUNCTION pglock.claim(lock text, kind int, id uuid, client uuid, OUT status text, OUT token bigint, OUT owner text, OUT since timestamptz,
   OUT until timestamptz, OUT slot int)
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql AS $$
 DECLARE was int; unreleased int; mine int;
 BEGIN
   LOOP
@@ -100,7 +100,7 @@ END $$;
 CREATE FUNCTION pglock.acquire_slots(names text[], id uuid, label text, ttl_us bigint, hold_us bigint, delay_us bigint, meta text, kind int,
   cap bigint, client uuid)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
-LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   verdict text;                                          -- of all

@@ -27,5 +27,5 @@
 // The files create no role and give PUBLIC nothing. Whoever installed the schema owns it and hands out the two parts:
 //
 //	SELECT pglock.grant_locker('my_service');  -- may take, renew and release locks and raise fences, nothing else
-//	SELECT pglock.grant_auditor('on_call');    -- may read the view inspect
+//	SELECT pglock.grant_auditor('on_call');    -- may read the views inspect and once
 package migrations

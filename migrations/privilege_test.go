@@ -64,7 +64,7 @@ func TestOnlyTheOwnerUpdates(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Exec(t, "SELECT pglock.grant_locker('"+other+"'); GRANT CREATE ON SCHEMA pglock TO "+other)
-	db.Exec(t, read(t, fsys, "0006_roles.down.sql"))
+	db.Exec(t, read(t, fsys, "0007_roles.down.sql"))
 
 	pool := poolAs(t, db.URLAs(other))
 	wantErr(t, migrations.Up(t.Context(), pool), migrations.ErrPrivilege, owner, other)

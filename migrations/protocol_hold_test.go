@@ -72,7 +72,7 @@ func TestInspectShowsTheGrant(t *testing.T) {
 	c.take("a")
 	want(t, "metadata of the next grant", one[bool](c, `SELECT metadata IS NULL AND owner = '' FROM pglock.leases WHERE name = 'a'`), true)
 	bad := "{"
-	want(t, "metadata that is no JSON", sqlState(c.fails(acquireOne, "b", newID(), "", int64(1e6), int64(0), &bad, int64(0))), "22P02")
+	want(t, "metadata that is no JSON", sqlState(c.fails(acquireOne, "b", newID(), "", int64(1e6), int64(0), &bad, int64(0), 0, "", int64(0))), "22P02")
 }
 
 // The TTL is between 0.1 s and the cap, and never wraps.

@@ -342,6 +342,12 @@ func TestAReleaseWakesWhoeverItMakesRoomFor(t *testing.T) {
 			}
 		}
 	}
+	granted := func(name string, who ...int) { // their waits are over
+		t.Helper()
+		for _, i := range who {
+			s[i].exec(`SELECT pglock.wait_over($1, $2)`, name, s[i].id)
+		}
+	}
 	one, two := a.takeAs("doc", reader), b.takeAs("doc", reader)
 	want(t, "the writer's mark", s[0].markAs(s[0].id, "doc", 1, alone), "marked")
 	for i, kind := range []int{reader, reader, alone} {
@@ -355,8 +361,10 @@ func TestAReleaseWakesWhoeverItMakesRoomFor(t *testing.T) {
 	want(t, "the last release", b.release(two), "released")
 	woken("the last reader", "1 doc", "", "", "")
 	w := a.takeAs("doc", alone)
+	granted("doc", 0)
 	want(t, "its release", a.release(w), "released")
 	woken("the writer", "", "1 doc", "1 doc", "")
+	granted("doc", 1, 2)
 	s[3].exec(`SELECT pglock.unmark(ARRAY['doc'], $1, ARRAY[1])`, s[3].id)
 
 	// Two that are the last at the same moment: neither sees that the other is over, too.
@@ -369,6 +377,7 @@ func TestAReleaseWakesWhoeverItMakesRoomFor(t *testing.T) {
 	woken("a release beside another", "", "", "", "")
 	want(t, "the other one, sent again", b.release(two), "released")
 	woken("both", "2 doc", "", "", "")
+	granted("doc", 0)
 
 	// A writer gives up: the readers behind it go on.
 	one = a.takeAs("doc", reader)

@@ -35,7 +35,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 		want(t, "a name of some bytes", c.try(name), "invalid")
 	}
 	for _, name := range []string{"a\x00b", "\xff"} {
-		want(t, "text that is none", sqlState(c.fails(acquireOne, name, newID(), "", int64(1e6), int64(0), nil, int64(0))), "22021")
+		want(t, "text that is none", sqlState(c.fails(acquireOne, name, newID(), "", int64(1e6), int64(0), nil, int64(0), 0, "", int64(0))), "22021")
 	}
 	want(t, "rows", one[int](c, `SELECT count(*) FROM pglock.leases`), 0)
 }

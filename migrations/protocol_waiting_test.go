@@ -78,7 +78,34 @@ func TestAReleaseWakesTheOldestWaiterAndNoOther(t *testing.T) {
 	want(t, "the next release", c.release(g), "released")
 	first.wantNotified("the first, of the next release")
 	second.wantNotified("the second, of the next release", "8 a")
-	want(t, "marks left", one[int](c, `SELECT count(*) FROM pglock.waits`), 0)
+	c.take("a")
+	want(t, "the first mark, anew", first.mark(first.id, "a", 7), "marked")
+	want(t, "the second mark, anew", second.mark(second.id, "a", 8), "marked")
+}
+
+// Whoever was woken and found that another was faster keeps its turn. A grant ends it.
+func TestWhoeverIsWokenInVainKeepsItsTurn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, first, second := newCaller(t, db), newSleeper(t, db), newSleeper(t, db)
+	asking := func(s sleeper, wait int64) string {
+		t.Helper()
+		return one[string](s.caller, `SELECT status FROM pglock.acquire(ARRAY['a'], ARRAY[gen_random_uuid()], '', ARRAY[30000000::bigint],
+			client => $1, waits => ARRAY[$2::bigint])`, s.id, wait)
+	}
+	g := c.take("a")
+	want(t, "the first", asking(first, 1), "marked")
+	want(t, "the second", asking(second, 2), "marked")
+	for range 3 {
+		want(t, "release", c.release(g), "released")
+		first.wantNotified("the first", "1 a")
+		g = c.take("a") // it is faster
+		want(t, "the first, beaten", asking(first, 1), "marked")
+	}
+	second.wantNotified("the second")
+	want(t, "release", c.release(g), "released")
+	want(t, "the first, at last", asking(first, 1), "granted")
+	want(t, "marks left", one[int](c, `SELECT count(*) FROM pglock.waits`), 1)
 }
 
 func TestAMarkOfAFreeOrBusyRowAsksToTryAgain(t *testing.T) {
@@ -143,7 +170,7 @@ func TestAWaiterThatDiedIsPassedOver(t *testing.T) {
 	dead.wantNotified("the dead one")
 	alive.wantNotified("the other", "2 a")
 	c.exec(`SELECT pglock.unmark(ARRAY['a'], $1, ARRAY[9])`, newID())
-	want(t, "marks left", one[int](c, `SELECT count(*) FROM pglock.waits`), 0)
+	want(t, "marks left", one[int](c, `SELECT count(*) FROM pglock.waits`), 1)
 }
 
 // A waiter gives up at the moment at which it is woken: the wake-up goes to the next.

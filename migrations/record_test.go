@@ -56,7 +56,7 @@ func TestAnUpThatFailsHalfwayLeavesNothing(t *testing.T) {
 	db.Exec(t, `CREATE FUNCTION public.installation() RETURNS int LANGUAGE sql AS 'SELECT 1'`) // in the way of the last file
 	before := objects(t, db)
 	err := migrations.Up(bounded(t), db.Pool(t), migrations.Schema("public"))
-	wantErr(t, err, nil, "0006_roles.up.sql", "installation")
+	wantErr(t, err, nil, "0007_roles.up.sql", "installation")
 	if got := sqlState(err); got != "42723" && got != "42P13" {
 		t.Errorf("SQLSTATE %s: %v", got, err)
 	}
@@ -109,8 +109,8 @@ func TestANewerSchemaIsFineForUp(t *testing.T) {
 		t.Errorf("Version = %+v, %v", st, err)
 	}
 	wantErr(t, migrations.Down(t.Context(), pool), nil, "9999", "newer")
-	db.Exec(t, "DELETE FROM pglock.migrations WHERE version = 6")
-	wantErr(t, migrations.Up(t.Context(), pool), migrations.ErrUnrecorded, "9999", "0006")
+	db.Exec(t, "DELETE FROM pglock.migrations WHERE version = 7")
+	wantErr(t, migrations.Up(t.Context(), pool), migrations.ErrUnrecorded, "9999", "0007")
 }
 
 // What a later version of the library meets: some files are applied, the others are not.
@@ -123,14 +123,14 @@ func TestUpContinuesWhereItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, read(t, down, "0006_roles.down.sql"))
+	db.Exec(t, read(t, down, "0007_roles.down.sql"))
 	token, err := acquire(t.Context(), pool, "pglock", "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantErr(t, migrations.Up(bounded(t), pool, migrations.Cap(20*time.Second)), migrations.ErrSettings)
-	if n := pgtest.Query[int](t, db, "SELECT count(*) FROM pglock.migrations"); n != 5 {
-		t.Errorf("%d files are recorded after an Up that was refused, want 5", n)
+	if n := pgtest.Query[int](t, db, "SELECT count(*) FROM pglock.migrations"); n != 6 {
+		t.Errorf("%d files are recorded after an Up that was refused, want 6", n)
 	}
 	mustUp(t, pool, migrations.Cap(10*time.Second))
 	if got := pgtest.Query[int64](t, db, "SELECT token FROM pglock.leases WHERE name = 'a'"); got != token {

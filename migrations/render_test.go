@@ -102,6 +102,11 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			if err != nil || verdict != "raised" {
 				t.Errorf("fence_raise: %q, %v", verdict, err)
 			}
+			err = locker.QueryRow(t.Context(), on(`SELECT pglock.once_start('job', 0, $1, true)`), token).Scan(&verdict)
+			if err != nil || verdict != "lost" {
+				t.Errorf("once_start: %q, %v", verdict, err)
+			}
+			db.Exec(t, on(`SELECT * FROM pglock.once_records('job', 0), pglock.holder('a'); SELECT pglock.once_prune('0', 1)`))
 			db.Exec(t, on(`CREATE TABLE notes (id int, text text); SELECT pglock.protect('notes', 'id')`))
 			db.Exec(t, on(`BEGIN; SELECT pglock.fence_state('a', 0, `+fmt.Sprint(token)+`); INSERT INTO notes VALUES (1, 'x'); COMMIT`))
 			if got := list(t, db, on(`SELECT problem FROM pglock.verify('notes')`)); len(got) != 0 {
@@ -141,7 +146,7 @@ func TestFSIsAFileSystem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0006_roles.up.sql"); err != nil {
+		if err := fstest.TestFS(fsys, "0001_leases.up.sql", "0001_leases.down.sql", "0007_roles.up.sql"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // The verbs: what lockers may call. Those that run with the owner's rights, and no others.
 var verbs = []string{
-	"acquire", "renew", "release", "check_in", "installation", "exchange", "mark", "unmark",
+	"acquire", "renew", "release", "check_in", "installation", "exchange", "mark", "unmark", "holder", "once_start", "once_end", "once_records",
 	"fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 	"fence_state",
 }
@@ -113,7 +113,7 @@ func things(t *testing.T, db *pgtest.Database) []thing {
 			all = append(all, thing{name + " " + rel, fmt.Sprintf(sql, rel)})
 		}
 	}
-	for _, rel := range append(list(t, db, relations+"= 'r'"), "inspect") {
+	for _, rel := range append(list(t, db, relations+"= 'r'"), "inspect", "once") {
 		all = append(all, thing{"delete " + rel, "DELETE FROM pglock." + rel})
 	}
 	for _, rel := range list(t, db, relations+"= 'r'") {
@@ -186,7 +186,7 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 	}{
 		{locker, append(read("migrations"), call(verbs, looks)...)},
 		{protector, call(triggers, looks, installs)},
-		{auditor, append(read("migrations", "inspect"), call([]string{"installation"}, looks)...)},
+		{auditor, append(read("migrations", "inspect", "once"), call([]string{"installation", "holder"}, looks)...)},
 		{stranger, nil},
 	} {
 		conn, err := pgx.Connect(t.Context(), db.URLAs(c.role))
@@ -216,7 +216,8 @@ func TestEveryPartCanDoItsPartAndNothingElse(t *testing.T) {
 	}
 	want := []string{
 		"USAGE on schema to " + locker, "USAGE on schema to " + protector, "SELECT on pglock.migrations to " + locker, "USAGE on schema to " + auditor,
-		"SELECT on pglock.migrations to " + auditor, "SELECT on pglock.inspect to " + auditor, "EXECUTE on installation to " + auditor,
+		"SELECT on pglock.migrations to " + auditor, "SELECT on pglock.inspect to " + auditor, "SELECT on pglock.once to " + auditor,
+		"EXECUTE on installation to " + auditor, "EXECUTE on holder to " + auditor,
 	}
 	for role, functions := range map[string][]string{
 		locker: slices.Concat(verbs, looks), protector: slices.Concat(triggers, looks, installs), auditor: looks,
@@ -272,6 +273,10 @@ func TestAHijackedSessionChangesNothing(t *testing.T) {
 		{"SELECT status FROM pglock.renew(ARRAY['b'], ARRAY['7c1c2b54-5c1f-4a52-8a33-6f1b7a5c0001'::uuid], ARRAY[1::bigint])", "taken"},
 		{"SELECT status FROM pglock.release(ARRAY['b'], ARRAY['7c1c2b54-5c1f-4a52-8a33-6f1b7a5c0001'::uuid])", "released"},
 		{"SELECT hold_us::text FROM pglock.check_in(0)", "0"},
+		{"SELECT concat_ws(' ', held, owner) FROM pglock.holder('a')", "t test"},
+		{"SELECT pglock.once_start('job', 0, 1, true)", "lost"},
+		{"SELECT verdict FROM pglock.once_end('job', 0, 1, 'done', '')", "gone"},
+		{"SELECT count(*)::text FROM pglock.once_records('job')", "0"},
 		{"SELECT verdict FROM pglock.fence_raise('r', 'a', 0, 9007199254740991)", "never_granted"},
 		{"SELECT pglock.fence_credible('a', 0, 9007199254740991)::text", "false"},
 		{"SELECT cap_us::text FROM pglock.installation()", "30000000"},

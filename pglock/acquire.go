@@ -48,7 +48,8 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // Acquire waits until it is granted the lock, or ctx ends; ctx bounds the waiting, not the lease. Calls of one client that want
 // one name are served in the order in which they came: only the first asks the database, and while a lease of the client is in
 // the way not even that one, since its release hands the lock over, in the same round trip and commit. (While another process
-// waits too, that goes on for 16 hand-overs or 50 ms, and then the other has its turn. TryAcquire does not queue.) A call whose
+// waits too, a client is granted the lock 16 times or for 50 ms in a row, by hand-overs or because it asks again at once, and then
+// the other has its turn. TryAcquire does not queue.) A call whose
 // ctx ends changes nothing for those behind it.
 //
 // A release by another process wakes the one that has waited longest: the client listens for that on one connection, made when
@@ -202,7 +203,7 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	switch a.status {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
-	case "held", "kept":
+	case "held", "kept", "marked":
 		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
@@ -248,14 +249,18 @@ func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time
 	if w.config.fair { // the next is to see its place
 		return pause(min(tries, 2), &HeldError{})
 	}
-	if held.Remaining == 0 || !c.listener.hears(tries >= soonOver) {
-		return d
+	hears := c.listener.hears(tries >= soonOver)
+	marked := c.queues.isMarked(w)
+	if len(w.queues) > 1 && held.Remaining > 0 && hears {
+		switch c.mark(ctx, w).status {
+		case "marked":
+			marked = true
+		case "retry":
+			return pause(tries, &HeldError{}) // it is changing hands
+		}
 	}
-	switch c.mark(ctx, w).status {
-	case "marked":
+	if marked {
 		return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
-	case "retry":
-		return pause(tries, &HeldError{}) // it is changing hands
 	}
 	return d
 }

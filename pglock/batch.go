@@ -49,7 +49,7 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 	if *b = w.withoutDead(*b); b.size() == 0 {
 		return nil
 	}
-	replies, outcomes := make([]reply, b.rows()), make([]string, b.endRows())
+	replies, outcomes := make([]reply, b.rows()), make([]outcome, b.endRows())
 	var call statement
 	switch {
 	case len(b.requests) == 0:
@@ -78,6 +78,11 @@ func (w *workLine) send(ctx context.Context, b *batch) error {
 	}
 	for _, s := range b.ends {
 		n := len(s.places)
+		for i, o := range outcomes[:n] {
+			if o.awaited {
+				w.client.queues.passOn(s.places[i].name)
+			}
+		}
 		w.conclude(s, ended(outcomes[:n]))
 		outcomes = outcomes[n:]
 	}
@@ -116,10 +121,16 @@ func (r *request) combine(answers []reply) reply {
 	return a
 }
 
+// An outcome is what the database said of the end of a grant.
+type outcome struct {
+	status  string
+	awaited bool // another process waits for it
+}
+
 // ended makes one outcome of those for the places of a grant.
-func ended(outcomes []string) string {
+func ended(outcomes []outcome) string {
 	for _, worst := range []string{"locked", "gone"} {
-		if slices.Contains(outcomes, worst) {
+		if slices.ContainsFunc(outcomes, func(o outcome) bool { return o.status == worst }) {
 			return worst
 		}
 	}
@@ -130,7 +141,7 @@ func ended(outcomes []string) string {
 func (w *workLine) requestArgs(b batch) []any {
 	n := len(b.requests)
 	names, ids, ttls := make([]string, 0, n), make([]acquisition, 0, n), make([]int64, 0, n)
-	var holds, delays []int64
+	var holds, delays, waits []int64
 	var metas []*string
 	var kinds, lots []int32
 	for i, r := range b.requests {
@@ -141,6 +152,7 @@ func (w *workLine) requestArgs(b batch) []any {
 			delays = sparse(delays, row, r.lockDelay.Microseconds())
 			metas = sparse(metas, row, r.metadata)
 			kinds = sparse(kinds, row, int32(r.kind))
+			waits = sparse(waits, row, r.wait)
 		}
 		for len(lots) < len(names) {
 			lots = append(lots, int32(i))
@@ -149,7 +161,7 @@ func (w *workLine) requestArgs(b batch) []any {
 	if len(names) == n { // no lots of several
 		lots = nil
 	}
-	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load(), delays, kinds, lots, w.client.listener.id}
+	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load(), delays, kinds, lots, w.client.listener.id, waits}
 }
 
 // sparse adds v to a column, unless it is zero: rows that it does not reach count as zero in the database.
@@ -161,18 +173,18 @@ func sparse[T comparable](column []T, row int, v T) []T {
 	return append(append(column, make([]T, row-len(column))...), v)
 }
 
-func (w *workLine) releaseCall(b batch, outcomes []string) statement {
+func (w *workLine) releaseCall(b batch, outcomes []outcome) statement {
 	names, ids, unheld, slots := endArgs(b)
 	// Losing a release in a crash costs others the rest of a TTL, and a flush for each costs everybody: it need not be durable
 	// when it travels alone.
 	const deferred = true
 	return statement{w.client.sql.release, []any{names, ids, deferred, unheld, slots}, func(rows pgx.Rows) error {
 		var ord int
-		var status string
-		if err := rows.Scan(&ord, &status); err != nil {
+		var o outcome
+		if err := rows.Scan(&ord, &o.status, &o.awaited); err != nil {
 			return err
 		}
-		outcomes[ord-1] = status
+		outcomes[ord-1] = o
 		return nil
 	}}
 }
@@ -187,7 +199,7 @@ func endArgs(b batch) (names []string, ids []acquisition, unheld []bool, slots [
 	return names, ids, unheld, slots
 }
 
-func (w *workLine) exchangeCall(b batch, outcomes []string, replies []reply) statement {
+func (w *workLine) exchangeCall(b batch, outcomes []outcome, replies []reply) statement {
 	names, ids, unheld, slots := endArgs(b)
 	args := append([]any{names, ids, unheld, slots}, w.requestArgs(b)...)
 	return statement{w.client.sql.exchange, args, func(rows pgx.Rows) error {
@@ -199,7 +211,7 @@ func (w *workLine) exchangeCall(b batch, outcomes []string, replies []reply) sta
 			return err
 		}
 		if ended {
-			outcomes[ord-1] = a.status
+			outcomes[ord-1].status = a.status
 			return nil
 		}
 		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)

@@ -117,6 +117,10 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), rc)
 }
 
+// Schema is where the lock tables and functions of the client are: Config.Schema, or its default. It is for what is built on top
+// of the client.
+func (c *Client) Schema() string { return c.cfg.Schema }
+
 // Close ends every lease of the client with ErrClosed, releases them all in one statement, and waits for everything that the
 // client has running: afterwards no goroutine and no connection of it is left. Calls that wait for a lock return ErrClosed.
 // It blocks until the database has confirmed, at most until ctx ends (a second, if it had ended before); leases whose release

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencedlock/fencedlock/fence"
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -26,7 +27,8 @@ type Leader struct {
 }
 
 // Leader answers who leads, as the database has it; ErrNoLeader if nobody does. A leader that vanished counts until the end of its
-// lease. The node need not be a candidate. It blocks, needs and fails as Inspect does.
+// lease. The node need not be a candidate; the role needs no more than to take locks (grant_locker), or to inspect them
+// (grant_auditor). It blocks and fails as Inspect does.
 func (e *Elector) Leader(ctx context.Context) (Leader, error) {
 	l, _, err := e.look(ctx)
 	return l, err
@@ -34,13 +36,20 @@ func (e *Elector) Leader(ctx context.Context) (Leader, error) {
 
 // look also answers how much the leader's lease has left.
 func (e *Elector) look(ctx context.Context) (Leader, time.Duration, error) {
-	s, err := e.client.Inspect(ctx, e.name)
+	status := func(row pgx.CollectableRow) (s Status, err error) {
+		var since, remaining int64
+		err = row.Scan(&s.Held, &s.Owner, &s.Token, &since, &remaining)
+		s.Since, s.Remaining = time.UnixMicro(since), microseconds(remaining)
+		return s, err
+	}
+	found, err := collect(ctx, e.client, status, pinTimeouts, statement{sql: e.client.in(holderSQL), args: []any{e.name}})
 	switch {
 	case err != nil:
 		return Leader{}, 0, err
-	case !s.Held:
+	case !found[0].Held:
 		return Leader{}, 0, fmt.Errorf("%w: election %q", ErrNoLeader, e.name)
 	}
+	s := found[0]
 	return Leader{Owner: s.Owner, Token: s.Token, Since: s.Since}, s.Remaining, nil
 }
 

@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"iter"
 	"log/slog"
 	"sync"
@@ -68,6 +69,37 @@ func TestLeaderSaysWhenNobodyLeads(t *testing.T) {
 	cancel(errShutdown)
 	_, err = e.Leader(ctx)
 	wantErr(t, "Leader with a ctx that has ended", err, errShutdown)
+}
+
+// Whoever may take locks may know who leads, and so may whoever inspects them; a stranger may not.
+func TestToKnowTheLeaderNeedsNoMoreRightsThanToLead(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, open(t, d.URL, pglock.Config{Owner: "a"}), "leader")
+	for _, c := range []struct {
+		grants string
+		want   error
+	}{
+		{`SELECT pglock.grant_locker('%s')`, nil},
+		{`SELECT pglock.grant_auditor('%s')`, nil},
+		{`GRANT USAGE ON SCHEMA pglock TO %s`, pglock.ErrNotAllowed},
+	} {
+		role := d.Role(t)
+		d.Exec(t, fmt.Sprintf(c.grants, role))
+		e := candidate(t, d.URLAs(role), "looks on")
+		leader, err := e.Leader(soon(t))
+		wantErr(t, "Leader after "+c.grants, err, c.want)
+		if err == nil && (leader.Owner != "a" || leader.Token != l.Token() || time.Since(leader.Since) > time.Minute) {
+			t.Errorf("Leader after %s = %+v", c.grants, leader)
+		}
+		for seen, err := range e.Observe(soon(t)) {
+			wantErr(t, "Observe after "+c.grants, err, c.want)
+			if seen != leader {
+				t.Errorf("Observe after %s = %+v", c.grants, seen)
+			}
+			break
+		}
+	}
 }
 
 // No answer of the database is needed.

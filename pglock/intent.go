@@ -29,6 +29,7 @@ type request struct {
 	unsure    bool         // an earlier sending may have committed
 	handed    bool         // it travels with the release of the lock
 	afterWake bool         // a release had woken this client for it
+	wait      int64        // the number of its mark, to be made where the lock is held and taken away with a grant; 0: none
 	state     atomic.Int32 // waiting, then answered or abandoned
 }
 

@@ -16,6 +16,9 @@ const (
 	// yieldFor is how long it then stands back, for the other to ask.
 	yieldFor = 20 * time.Millisecond
 
+	// streakOver is after how long without a further grant a streak is forgotten.
+	streakOver = time.Second
+
 	// remarkAfter keeps a mark from going out of date: it counts for a minute.
 	remarkAfter = 30 * time.Second
 )
@@ -27,8 +30,9 @@ type queues struct {
 	client *Client
 
 	mu     sync.Mutex
-	byName map[string]*queue // those with a waiter or a holder
-	waits  int64             // the number of the last mark
+	byName map[string]*queue // those with a waiter or a holder, and those that are kept
+	kept   []*queue
+	waits  int64 // the number of the last mark
 }
 
 type queue struct {
@@ -45,9 +49,11 @@ type queue struct {
 	marked instant // when it was made
 	woken  int64   // the number of the mark for which a release has woken this client; 0: none since somebody was answered
 
-	streak      int     // hand-overs in a row, while another process waited
+	streak      int     // grants in a row to this client, while another process waited
 	streakBegan instant // the first of them
+	streakLast  instant
 	yield       instant // until then another process goes first
+	kept        bool    // for the sake of its streak, though nobody waits or holds
 }
 
 // A waiter is one call of Acquire. One that wants several names is in the queues of all, and asks when it is first in each.
@@ -59,6 +65,7 @@ type waiter struct {
 	// Under queues.mu.
 	queue   *queue   // of the name that is in the way
 	refused bool     // it was told that it has to wait
+	marked  bool     // when it asked last, its wait was marked
 	granted bool     // it has what it wants, and is about to leave
 	request *request // on its way for this waiter, by its own asking or by a hand-over
 	failed  error    // what the first was told and waiting does not cure
@@ -138,6 +145,9 @@ func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error)
 		mine = false
 	default:
 		for _, q := range w.queues {
+			if q.isOverdue() {
+				q.stepBack()
+			}
 			if left := qs.client.clock.left(q.yield); !q.yield.isZero() && left > 0 {
 				mine, wait = false, left
 			}
@@ -153,12 +163,20 @@ func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error)
 
 // ask asks the database for the first of a queue.
 func (qs *queues) ask(w *waiter) *request {
+	hears := qs.client.listener.hears(false)
 	qs.mu.Lock()
 	r := w.request
 	mine := r == nil // and not handed over meanwhile
 	if mine {
 		r = newRequest(w.config)
 		r.afterWake = w.isWoken()
+		if q := w.queue; hears && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
+			if q.wait == 0 {
+				qs.waits++
+				q.wait, q.placed = qs.waits, false
+			}
+			r.wait, q.kind, q.fair = q.wait, w.config.kind, false
+		}
 		w.request = r
 	}
 	qs.mu.Unlock()
@@ -187,29 +205,84 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 	if w.request == r {
 		w.request = nil
 	}
-	w.granted = a.status == "granted"
+	w.granted, w.marked = a.status == "granted", a.status == "marked"
 	for _, q := range w.queues {
 		if a.status != "" && r.afterWake && (a.name == "" || a.name == q.name) {
 			q.woken = 0
 		}
-		if a.status == "granted" {
-			q.granted(r.handed && a.awaited)
+		switch {
+		case !w.granted:
+			q.streak = 0
+		case r.handed && a.awaited:
+			q.lengthen()
+			fallthrough
+		default:
+			q.yield = instant{}
+		}
+		if r.wait != 0 {
+			q.answered(r.wait, a.status)
 		}
 	}
 }
 
-// granted counts hand-overs while another process waits. The caller has locked the queues.
-func (q *queue) granted(handed bool) {
-	q.yield = instant{}
+// answered notes what became of the mark that an acquisition was to make, or to take away. The caller has locked the queues.
+func (q *queue) answered(wait int64, status string) {
 	switch {
-	case !handed:
-		q.streak = 0
-	case q.streak == 0:
-		q.streakBegan = q.client.clock.now()
-		fallthrough
-	default:
-		q.streak++
+	case q.wait != wait: // it counts no more
+		if status == "marked" || status == "" {
+			q.client.work.note(&note{verb: unmarkNote, name: q.name, wait: wait})
+		}
+	case status == "granted":
+		q.wait = 0
+	case status == "marked", status == "": // or perhaps
+		q.placed = true
+	case !q.placed:
+		q.wait = 0
 	}
+}
+
+// passOn notes that a release has woken another process. Who asks again and again may be faster each time, so after a while it is
+// to stand back.
+func (qs *queues) passOn(name string) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.of(name)
+	q.lengthen()
+	qs.forgetEmpty(q)
+	for len(qs.kept) > 0 && qs.client.clock.left(qs.kept[0].streakLast) < -streakOver {
+		old := qs.kept[0]
+		qs.kept = qs.kept[1:]
+		old.kept, old.streak = false, 0
+		qs.forgetEmpty(old)
+	}
+}
+
+// lengthen adds to the streak. The caller has locked the queues.
+func (q *queue) lengthen() {
+	now := q.client.clock.now()
+	if q.streak == 0 || q.client.clock.left(q.streakLast) < -streakOver {
+		q.streak, q.streakBegan = 0, now
+	}
+	q.streak++
+	q.streakLast = now
+}
+
+// isOverdue says whether another process has waited for long enough. The caller has locked the queues.
+func (q *queue) isOverdue() bool {
+	c := q.client.clock
+	return q.streak > 0 && c.left(q.streakLast) >= -streakOver && (q.streak >= maxHandOvers || c.left(q.streakBegan) <= -maxHandOverTime)
+}
+
+// stepBack lets it ask first. The caller has locked the queues.
+func (q *queue) stepBack() {
+	q.streak = 0
+	q.yield = q.client.clock.now().add(jitter(yieldFor))
+}
+
+func (qs *queues) isMarked(w *waiter) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return w.marked
 }
 
 // heirs answers requests for those who are to have a lock that is about to be released, which are several if they share it; none if
@@ -226,9 +299,8 @@ func (qs *queues) heirs(name string) (all []*request) {
 		w.nudge()
 		return nil
 	}
-	if q.streak >= maxHandOvers || q.streak > 0 && qs.client.clock.left(q.streakBegan) <= -maxHandOverTime {
-		q.streak = 0
-		q.yield = qs.client.clock.now().add(jitter(yieldFor))
+	if q.isOverdue() {
+		q.stepBack()
 		w.nudge()
 		return nil
 	}
@@ -241,6 +313,9 @@ func (qs *queues) heirs(name string) (all []*request) {
 		}
 		w.request = newRequest(w.config)
 		w.request.handed, w.request.afterWake = true, q.woken != 0
+		if i == 0 {
+			w.request.wait = q.wait
+		}
 		w.nudge()
 		all = append(all, w.request)
 	}
@@ -286,7 +361,11 @@ func (q *queue) unmark(granted bool) (notes []*note) {
 }
 
 func (qs *queues) forgetEmpty(q *queue) {
-	if len(q.waiters) == 0 && q.holder == nil && qs.byName[q.name] == q {
+	if q.streak > 0 && !q.kept {
+		q.kept = true
+		qs.kept = append(qs.kept, q)
+	}
+	if !q.kept && len(q.waiters) == 0 && q.holder == nil && qs.byName[q.name] == q {
 		delete(qs.byName, q.name)
 	}
 }
@@ -415,10 +494,7 @@ func (qs *queues) wake(name string, wait int64) {
 		qs.client.work.note(&note{verb: unmarkNote, name: name, wait: wait})
 		return
 	}
-	q.woken = wait
-	if !q.fair {
-		q.wait = 0
-	}
+	q.woken, q.marked = wait, instant{}
 	q.nudge()
 }
 

@@ -12,17 +12,17 @@ import (
 const (
 	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0), coalesce(slot, 0)
-FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid)`
+FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid, $12::bigint[])`
 
 	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
 
-	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
+	releaseSQL = `SELECT ord, status, awaited FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
 
 	// A batch with both kinds is one statement: it hands a lock over within the process.
 	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0), coalesce(slot, 0), ended, awaited
 FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::int[], $5::text[], $6::uuid[], $7::text, $8::bigint[], $9::bigint[], $10::text[], $11::bigint, $12::bigint[],
-  $13::int[], $14::int[], $15::uuid)`
+  $13::int[], $14::int[], $15::uuid, $16::bigint[])`
 
 	markSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0)
@@ -37,6 +37,10 @@ FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[], $5::int[])`
 	inspectSQL = `SELECT name, slot, held, owner, token, (extract(epoch FROM granted_at) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM ttl) OPERATOR(pg_catalog.*) 1000000)::bigint,
   (extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, (extract(epoch FROM free_in) OPERATOR(pg_catalog.*) 1000000)::bigint, metadata
 FROM pglock.inspect`
+
+	holderSQL = `SELECT held, coalesce(owner, ''), coalesce(token, 0), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  coalesce((extract(epoch FROM remaining) OPERATOR(pg_catalog.*) 1000000)::bigint, 0)
+FROM pglock.holder($1::text)`
 
 	revokeSQL = `SELECT status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0) FROM pglock.revoke($1::text, $2::uuid, $3::text, $4::bigint, $5::boolean, $6::bigint)`

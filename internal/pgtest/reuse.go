@@ -95,7 +95,7 @@ BEGIN
     EXECUTE format('DROP %s CASCADE', one);
   END LOOP;
 END $$;
-TRUNCATE pglock.leases, pglock.fences, pglock.waits, pglock.guard;
+TRUNCATE pglock.leases, pglock.fences, pglock.waits, pglock.occurrences, pglock.guard;
 INSERT INTO pglock.guard SELECT ($1::pglock.guard).*;
 SELECT setval('pglock.fencing_token', $2), pg_stat_reset();`
 
@@ -129,4 +129,5 @@ const everything = `WITH objects (o) AS (
   UNION ALL SELECT x::text FROM pglock.leases x
   UNION ALL SELECT x::text FROM pglock.fences x
   UNION ALL SELECT x::text FROM pglock.waits x
+  UNION ALL SELECT x::text FROM pglock.occurrences x
 ) SELECT count(*) || ' ' || sum(hashtextextended(o, 0)) FROM objects`

@@ -8,13 +8,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT g.cap_us, g.single_node FROM pglock.guard g WHERE g.one
 $$;
 
--- Owner only: whoever runs a service. It may call the verbs and the fences, and that is all: it cannot lower or forge a
+-- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower or forge a
 -- token, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
 CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.exchange, pglock.mark, pglock.unmark, pglock.check_in, pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.exchange, pglock.mark, pglock.unmark, pglock.check_in, pglock.holder, pglock.once_start, pglock.once_end, pglock.once_records,
+    pglock.fence_credible, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole,
     pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.fence_state, pglock.installation,
     pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
   EXECUTE 'GRANT SELECT ON pglock.migrations TO ' || role;
@@ -39,13 +40,14 @@ BEGIN
   END IF;
 END $$;
 
--- Owner only: whoever watches. It may read who holds what, in the view inspect, which has no acquisition ids.
+-- Owner only: whoever watches. It may read who holds what, in the view inspect, which has no acquisition ids, and what was run, in
+-- the view once.
 CREATE FUNCTION pglock.grant_auditor(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
-  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.installation, pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
-  EXECUTE 'GRANT SELECT ON pglock.inspect, pglock.migrations TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.installation, pglock.holder, pglock.verify, pglock.protection, pglock.fence_tree, pglock.fence_root, pglock.fence_row_body, pglock.fence_key_columns TO ' || role;
+  EXECUTE 'GRANT SELECT ON pglock.inspect, pglock.once, pglock.migrations TO ' || role;
   IF NOT has_schema_privilege(role, 'pglock'::regnamespace, 'USAGE') THEN
     RAISE EXCEPTION 'role % may not use the schema, and % may not allow it', role, current_user
       USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
@@ -57,10 +59,10 @@ END $$;
 DO $$
 DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
-    'pglock.inspect', 'pglock.fences', 'pglock.waits']::regclass[];
-  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
+    'pglock.inspect', 'pglock.fences', 'pglock.waits', 'pglock.occurrences', 'pglock.once']::regclass[];
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
-    'pglock.declare_single_node', 'pglock.end_hold',
+    'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_lift', 'pglock.stated_grant',
     'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',

@@ -1,0 +1,58 @@
+package once
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+)
+
+// The records are the database's; these are the calls. As in package pglock parameters are cast, and instants come in microseconds.
+type statements struct{ start, end, record, records, prune string }
+
+func statementsIn(schema string) statements {
+	const columns = `SELECT (extract(epoch FROM due) OPERATOR(pg_catalog.*) 1000000)::bigint, outcome, attempt, owner, token,
+  (extract(epoch FROM started_at) OPERATOR(pg_catalog.*) 1000000)::bigint, coalesce((extract(epoch FROM ended_at) OPERATOR(pg_catalog.*) 1000000)::bigint, 0), detail
+FROM `
+	in := func(sql string) string {
+		return strings.ReplaceAll(sql, "pglock.", pgx.Identifier{schema}.Sanitize()+".")
+	}
+	return statements{
+		start:   in(`SELECT pglock.once_start($1::text, $2::bigint, $3::bigint, $4::boolean)`),
+		end:     in(`SELECT verdict, coalesce(last_token, 0) FROM pglock.once_end($1::text, $2::bigint, $3::bigint, $4::text, $5::text)`),
+		record:  in(columns + `pglock.once_records($1::text, $2::bigint)`),
+		records: in(columns + `pglock.once_records($1::text, NULL, $2::int)`),
+		prune:   in(`SELECT pglock.once_prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`),
+	}
+}
+
+// ask sends a statement and calls each for every row of its answer.
+func (r *Runner) ask(ctx context.Context, db fence.DB, sql string, args []any, each func(scan func(...any) error) error) error {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// one is ask for an answer of one row.
+func (r *Runner) one(ctx context.Context, db fence.DB, sql string, args []any, dest ...any) error {
+	found := pgx.ErrNoRows
+	err := r.ask(ctx, db, sql, args, func(scan func(...any) error) error {
+		found = nil
+		return scan(dest...)
+	})
+	if err != nil {
+		return err
+	}
+	return found
+}

@@ -1,0 +1,61 @@
+package once
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+// Tx is [Runner.Run] for a job that writes to the database of the locks and does nothing else: exactly once. f runs in a transaction that
+// holds the lease (fence.HeldTx), and the record of its success is written in that very transaction, so that there is the one
+// if and only if there is the other. If it does not commit, because f has failed or for any other reason, the occurrence has
+// failed and nothing was written.
+//
+// f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. db
+// is most often the pool that the Runner has. The transaction has a limit, a minute unless [Held] says otherwise.
+//
+// It blocks and fails as Run does, and as fence.HeldTx does; a conflict of transactions (40001) is a failure like any other, for Retry. A commit whose answer was lost is looked up in the record, and so is
+// no error if it came to pass.
+func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time.Time, f func(context.Context, pgx.Tx) error, opts ...Option) error {
+	o, cfg, err := check(job, due, opts)
+	switch {
+	case err != nil:
+		return err
+	case f == nil:
+		return o.invalid("nothing to run")
+	}
+	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
+		err := fence.HeldTx(ctx, db, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+			if err := f(ctx, tx); err != nil {
+				return err
+			}
+			return r.endOnce(ctx, tx, o, l, Done, "")
+		}, cfg.held...)
+		return err == nil, err
+	})
+}
+
+// TxSQL is [Runner.Tx] for database/sql.
+func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, due time.Time, f func(context.Context, *sql.Tx) error, opts ...Option) error {
+	o, cfg, err := check(job, due, opts)
+	switch {
+	case err != nil:
+		return err
+	case f == nil:
+		return o.invalid("nothing to run")
+	}
+	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
+		err := fence.HeldTxSQL(ctx, db, l.Grant(), func(ctx context.Context, tx *sql.Tx) error {
+			if err := f(ctx, tx); err != nil {
+				return err
+			}
+			return r.endOnce(ctx, fence.SQL(tx), o, l, Done, "")
+		}, cfg.held...)
+		return err == nil, err
+	})
+}

@@ -1,0 +1,234 @@
+package once_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+	"github.com/fencedlock/fencedlock/pglock/once"
+)
+
+// effects are what a job writes; each row is one effect.
+func effects(t testing.TB) *pgtest.Database {
+	t.Helper()
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE effects (due timestamptz)`)
+	return d
+}
+
+func effect(due time.Time) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, due)
+		return err
+	}
+}
+
+func count(t testing.TB, d *pgtest.Database) int {
+	t.Helper()
+	return pgtest.Query[int](t, d, `SELECT count(*) FROM effects`)
+}
+
+// What the job writes and the record of its success are one: both are there, or neither.
+func TestTheSuccessAndTheWritesAreOneTransaction(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	pool := d.Pool(t)
+	runs := runner(t, d.URL, "a", pool)
+	err := runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, tx pgx.Tx) error {
+		wantErr(t, "the write", effect(tick)(ctx, tx), nil)
+		if rec := last(t, runs); rec.Outcome != once.Running {
+			t.Errorf("on record in the transaction: %+v", rec)
+		}
+		return errBroken
+	})
+	wantErr(t, "Tx that fails", err, errBroken)
+	if rec := last(t, runs); rec.Outcome != once.Failed || rec.Detail != "broken" || count(t, d) != 0 {
+		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+	}
+	wantDuplicate(t, "Tx", runs.Tx(soon(t), pool, "report", tick, effect(tick)), once.Failed, "a")
+	func() {
+		defer func() {
+			if thrown := recover(); thrown != any(errBroken) {
+				t.Errorf("it panics with %v", thrown)
+			}
+		}()
+		_ = runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, tx pgx.Tx) error {
+			wantErr(t, "the write", effect(tick)(ctx, tx), nil)
+			panic(errBroken)
+		}, once.Retry())
+	}()
+	if rec := last(t, runs); rec.Outcome != once.Failed || rec.Detail != "panic: broken" || count(t, d) != 0 {
+		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+	}
+	wantErr(t, "Tx with too short a limit", runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, _ pgx.Tx) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, once.Retry(), once.Held(fence.Limit(100*time.Millisecond))), context.DeadlineExceeded)
+	wantErr(t, "Tx with Retry", runs.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry()), nil)
+	wantDuplicate(t, "Tx with Retry", runs.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry()), once.Done, "a")
+	if rec := last(t, runs); rec.Outcome != once.Done || rec.Attempt != 4 || count(t, d) != 1 {
+		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+	}
+}
+
+func TestTheSameOverDatabaseSQL(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	db := stdlib.OpenDBFromPool(d.Pool(t))
+	defer db.Close() //nolint:errcheck // nothing is open
+	runs := runner(t, d.URL, "a", fence.SQL(db))
+	write := func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, tick)
+		return err
+	}
+	err := runs.TxSQL(soon(t), db, "report", tick, func(ctx context.Context, tx *sql.Tx) error {
+		return errors.Join(errBroken, write(ctx, tx))
+	})
+	wantErr(t, "TxSQL that fails", err, errBroken)
+	wantErr(t, "TxSQL with Retry", runs.TxSQL(soon(t), db, "report", tick, write, once.Retry()), nil)
+	wantDuplicate(t, "TxSQL", runs.TxSQL(soon(t), db, "report", tick, write, once.Retry()), once.Done, "a")
+	wantErr(t, "Run", runs.Run(soon(t), "other", tick, does(errBroken)), errBroken)
+	if rec := last(t, runs); rec.Outcome != once.Done || rec.Attempt != 2 || count(t, d) != 1 {
+		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+	}
+}
+
+// A commit whose answer is lost is looked up: it is a success if it came to pass, and a failure with nothing written if not.
+func TestALostCommitIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"reply", "request"} {
+		t.Run(part, func(t *testing.T) {
+			t.Parallel()
+			d := effects(t)
+			p := pgtest.NewProxy(t, d)
+			pool := through(t, p)
+			runs := runner(t, d.URL, "a", pool)
+			lost := map[string]func(string) <-chan struct{}{"reply": p.LoseNextReply, "request": p.LoseNextRequest}[part]("commit")
+			err := runs.Tx(soon(t), pool, "report", tick, effect(tick))
+			happens(t, "it is lost", lost)
+			rec := last(t, runs)
+			if part == "reply" {
+				wantErr(t, "Tx", err, nil)
+				if rec.Outcome != once.Done || count(t, d) != 1 {
+					t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+				}
+				return
+			}
+			wantErr(t, "Tx", err, fence.ErrCommitUnknown)
+			if rec.Outcome != once.Failed || count(t, d) != 0 {
+				t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+			}
+		})
+	}
+}
+
+// A transaction that was paused for longer than its lease does not commit beside the attempt that came after it.
+func TestALateTransactionCommitsNothing(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	pool := d.Pool(t)
+	a, b := runner(t, d.URL, "a", pool), runner(t, d.URL, "b", pool)
+	err := a.Run(soon(t), "report", tick, func(ctx context.Context, l *pglock.Lease) error { // as Tx would, but for the pause
+		d.Age(t, lockName, time.Minute)
+		wantErr(t, "Tx of the next", b.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry()), nil)
+		return fence.HeldTx(soon(t), pool, l.Grant(), effect(tick))
+	}, once.Lease(pglock.NoRenewal()))
+	wantErr(t, "the late one", err, fence.ErrStale)
+	if rec := last(t, a); rec.Outcome != once.Done || rec.Owner != "b" || count(t, d) != 1 {
+		t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+	}
+}
+
+// Under random faults each occurrence that is done has one effect, and no other has one. Some replicas retry all, and of the
+// other job each has one chance.
+func TestEffectsAreAsManyAsOccurrencesDoneUnderFaults(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("PGLOCK_SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	t.Logf("PGLOCK_SEED=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE TABLE effects (due timestamptz, job text)`)
+	p := pgtest.NewProxy(t, d)
+	pools := []*pgxpool.Pool{through(t, p), through(t, p)}
+	replicas := []*once.Runner{runner(t, p.URL(), "a", pools[0]), runner(t, p.URL(), "b", pools[1])}
+	faults := []struct {
+		name string
+		make func()
+	}{
+		{"none", func() {}},
+		{"commit, reply", func() { p.LoseNextReply("commit") }},
+		{"commit, request", func() { p.LoseNextRequest("commit") }},
+		{"begin", func() { p.LoseNextReply("once_start") }},
+		{"end", func() { p.LoseNextReply("once_end") }},
+		{"end, request", func() { p.LoseNextRequest("once_end") }},
+		{"write", func() { p.LoseNextReply("INSERT INTO effects") }},
+		{"cut", p.Cut},
+		{"kill", func() { d.KillBackends(t, "true") }},
+	}
+	failures, rounds := 0, pgtest.Rounds(2, 40)*len(faults)
+	for round := range rounds {
+		fault := faults[round%len(faults)]
+		due, within := tick.Add(time.Duration(round)*time.Second), time.Duration(rng.IntN(20))*time.Millisecond
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for i, r := range replicas {
+			for job, opts := range map[string][]once.Option{"retried": {once.Retry()}, "tried": nil} {
+				all.Go(func() {
+					for range 50 {
+						err := r.Tx(soon(t), pools[i], job, due, func(ctx context.Context, tx pgx.Tx) error {
+							_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1, $2)`, due, job)
+							return err
+						}, opts...)
+						dup, isDup := errors.AsType[*once.DuplicateError](err)
+						if err == nil || isDup && (dup.Outcome == once.Done || job == "tried") {
+							return
+						}
+						mu.Lock()
+						failures++
+						mu.Unlock()
+					}
+					t.Errorf("round %d, %s: %s is not done", round, fault.name, job)
+				})
+			}
+		}
+		pace := time.NewTimer(within) // when the fault strikes is up to the seed
+		<-pace.C
+		fault.make()
+		all.Wait()
+	}
+	for what, sql := range map[string]string{
+		"effects without success": `SELECT count(*) FROM effects e WHERE NOT EXISTS (SELECT FROM pglock.once o WHERE (o.job, o.due) = (e.job, e.due) AND o.outcome = 'done')`,
+		"successes without one effect": `SELECT count(*) FROM pglock.once o WHERE o.outcome = 'done'
+			AND (SELECT count(*) FROM effects e WHERE (o.job, o.due) = (e.job, e.due)) <> 1`,
+	} {
+		if n := pgtest.Query[int](t, d, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+	done := func(job string) int {
+		return pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.once WHERE outcome = 'done' AND job = $1`, job)
+	}
+	if n := done("retried"); n != rounds {
+		t.Errorf("%d of %d occurrences that are retried are done", n, rounds)
+	}
+	t.Logf("%d rounds, %d failures, %d done in one try", rounds, failures, done("tried"))
+	if failures < rounds/4 {
+		t.Errorf("the faults have made %d calls fail in %d rounds: they do not strike", failures, rounds)
+	}
+}
