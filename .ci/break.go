@@ -117,6 +117,8 @@ var rules = []rule{
 	{"revoke: it waits for the expiry", kinds, "IF until > clock_timestamp() THEN\n    status := 'revoked';", "IF false THEN\n    status := 'revoked';", locks, "RevokeEnds"},
 	{"revoke: a token is drawn", kinds, "SET token = revoke.token, acquisition = revocation", "SET acquisition = revocation", locks, "RevokeEnds"},
 	{"revoke: who is not renewed any more hears of it too", "pglock/lease.go", "return len(l.waiters) > 0 || !l.final && !l.config.manual", "return !l.final && (len(l.waiters) > 0 || !l.config.manual)", locks, "HearsOf"},
+	{"revoke: an acquisition that was revoked is over", leases, "AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k]", "AND acquisitions[k]", protocol, "RepeatedAcquisition"},
+	{"revoke: an acquisition of a slot that was revoked is over", kinds, "x.name = ANY (names) AND id IN (x.acquisition, x.revoked);", "x.name = ANY (names) AND x.acquisition = id;", protocol, "RepeatedAcquisition"},
 	{"waiting: the release of a slot locks the gate", leases, "x.slot = 0 FOR SHARE SKIP LOCKED;\n      END IF;", "x.slot = 0;\n      END IF;", protocol, "MakesRoom"},
 	{"waiting: of two releases one sees that it is the last", leases, "x.slot = 0 FOR NO KEY UPDATE SKIP LOCKED;\n      ELSE", "x.slot = 0 FOR SHARE SKIP LOCKED;\n      ELSE", protocol, "MakesRoom"},
 	{"waiting: a writer behind readers keeps its mark", waiting, "EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;", "EXIT WHEN NOT FOUND;", protocol, "MakesRoom"},
