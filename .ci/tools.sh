@@ -25,6 +25,11 @@ have_faketime() {
 	compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null
 }
 
+# The systems that the bench measures beside ours.
+have_peers() {
+	command -v redis-server >/dev/null && command -v etcd >/dev/null && [ -e /usr/share/java/zookeeper.jar ] && command -v java >/dev/null
+}
+
 have_dump() {
 	command -v pg_dump >/dev/null
 }
@@ -41,6 +46,8 @@ install_packages() {
 	have_patroni || packages+=(patroni python3-etcd python3-psycopg2 etcd-server)
 	have_faketime || packages+=(libfaketime)
 	have_dump || packages+=(postgresql-client)
+	have_peers || packages+=(redis-server etcd-server zookeeper)
+	command -v java >/dev/null || packages+=(default-jre-headless)
 	[ ${#packages[@]} -gt 0 ] || return 0
 	if ! { as_root apt-get update -qq && as_root apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null; }; then
 		note "not installed: ${packages[*]}"

@@ -22,7 +22,7 @@ END $$`
 // The places.
 var (
 	beforeGrantLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED", "AND public.stall() FOR UPDATE SKIP LOCKED"}
-	beforeRenewLock   = place{"pglock.renew", "FOR NO KEY UPDATE SKIP LOCKED", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED"}
+	beforeRenewLock   = place{"pglock.renew", "FOR NO KEY UPDATE OF l SKIP LOCKED", "AND public.stall() FOR NO KEY UPDATE OF l SKIP LOCKED"}
 	beforeReleaseLock = place{"pglock.release", "FOR NO KEY UPDATE SKIP LOCKED) mine", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED) mine"}
 	beforeClaimLock   = place{"pglock.claim", "IF kind <> 0 AND was = kind THEN", "PERFORM public.stall(); IF kind <> 0 AND was = kind THEN"}
 	beforePruneLock   = place{"pglock.prune", "LIMIT most FOR UPDATE SKIP LOCKED) x;", "AND public.stall() LIMIT most FOR UPDATE SKIP LOCKED) x;"}

@@ -31,3 +31,18 @@ func ProveEvery(c *Client, d time.Duration) { c.listener.proveEvery = d }
 
 // OnlyWhenWoken lets a client that hears notifications not ask by itself. Before it is used.
 func OnlyWhenWoken(c *Client) { c.seldom = time.Hour }
+
+// StepsBack says whether a client is to let another process go first, because it was faster for long enough.
+func StepsBack(c *Client, name string) bool {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	q := c.queues.byName[name]
+	return q != nil && q.isOverdue()
+}
+
+// Queues is how many names the client keeps anything of.
+func Queues(c *Client) int {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	return len(c.queues.byName)
+}

@@ -294,3 +294,37 @@ func TestALockerMayWait(t *testing.T) {
 	release(t, l)
 	granted(t, waiting)
 }
+
+// Whoever asks again at once is always faster than one that has to be woken. What it remembers for that is forgotten.
+func TestAProcessThatIsFasterEachTimeStepsBack(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	waiting := func(name string) { // in another process, and never fast enough
+		d.Exec(t, `INSERT INTO pglock.waits (name, client, wait, since, until, fair)
+			VALUES ($1, gen_random_uuid(), 1, clock_timestamp(), clock_timestamp() + interval '1 minute', false)`, name)
+	}
+	waiting("a")
+	stepped := false
+	for range 100 {
+		release(t, granted(t, acquiring(soon(t), c, "a")))
+		if stepped = pglock.StepsBack(c, "a"); stepped {
+			break
+		}
+		d.Exec(t, `UPDATE pglock.waits SET until = clock_timestamp() + interval '1 minute'`)
+	}
+	if !stepped {
+		t.Error("it goes on, though another process waits")
+	}
+	l := granted(t, acquiring(soon(t), c, "a")) // a moment later
+	if pglock.StepsBack(c, "a") {
+		t.Error("it has not let the other one ask first")
+	}
+	release(t, l)
+	eventually(t, "it forgets", func() bool {
+		waiting("b")
+		release(t, granted(t, acquiring(soon(t), c, "b")))
+		d.Exec(t, `DELETE FROM pglock.waits`)
+		return pglock.Queues(c) == 1
+	})
+}
