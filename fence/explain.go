@@ -13,7 +13,7 @@ import (
 // language: so a message is searched for these names, whole, and for no words.
 var (
 	functions = []string{
-		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_credible", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_credible", "fence_behind", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 		"fence_state", "protect", "unprotect", "verify",
 	}
 	relations = []string{"fences", "leases", "fencing_token"}

@@ -276,3 +276,27 @@ func TestLockServiceThatLostItsMemory(t *testing.T) {
 		t.Errorf("%v, want ErrStale alone: the token has been drawn", err)
 	}
 }
+
+// A row says nothing of the lock whose token it has. A later token that the service has drawn, for whichever lock, is no sign that it
+// is behind; and a permit is not lost because the holder of another one has written.
+func TestARowThatTheHolderOfAnotherLockOrPermitHasWritten(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'theirs', 120)`)
+	aLease(t, d, 50)
+	d.Exec(t, `INSERT INTO pglock.leases (name, slot, token) VALUES ('billing', 1, 50)`)
+	for _, c := range []struct {
+		drawn  int
+		slot   int
+		behind bool
+		ends   bool
+	}{{100, 0, true, true}, {200, 0, false, true}, {200, 1, false, false}} {
+		d.Exec(t, `SELECT setval('pglock.fencing_token', $1)`, c.drawn)
+		ended := false
+		g := fence.Grant{Lock: "billing", Slot: c.slot, Token: 50}.OnStale(func(error) { ended = true })
+		err := invoices.Update(t.Context(), d.Conn(t), g, invoice(1, "ours"))
+		if !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrBehind) != c.behind || ended != c.ends {
+			t.Errorf("%+v: %v, and the lease has ended: %v", c, err, ended)
+		}
+	}
+}

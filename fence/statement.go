@@ -97,7 +97,7 @@ FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON true{end}`}
 // The lock service that has never granted the token which was there has lost its memory: that is looked up for what is refused.
 const answersPart = `SELECT pg_catalog.pg_backend_pid(), a.wrote, a.credible, a.rows, a.last, a.tombstone, a.moved,
   CASE WHEN greatest(a.last, a.tombstone) > $1::bigint
-    THEN NOT {pglock}.fence_credible({lock}, least(greatest(a.last, a.tombstone), 9007199254740991)) ELSE false END{a.returned}
+    THEN {pglock}.fence_behind({lock}, greatest(a.last, a.tombstone)) ELSE false END{a.returned}
 FROM (
 `
 

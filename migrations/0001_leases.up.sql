@@ -37,7 +37,7 @@ CREATE TABLE pglock.leases (
   token       bigint NOT NULL DEFAULT 0,             -- of the latest grant; 0: never granted
   acquisition uuid,                                  -- of the latest grant: the holder's credential, shown to nobody. It stays
                                                      -- after the release, so that a late duplicate of its grant is refused
-  revoked     uuid,                                  -- what revoke took from its holder: the acquisition
+  revoked     uuid,                                  -- what revoke took from its holder: the acquisition. It stays, too
   owner       text NOT NULL DEFAULT '',              -- a label for people; decides nothing
   granted_at  timestamptz NOT NULL DEFAULT 'epoch',
   expires_at  timestamptz NOT NULL DEFAULT 'epoch',  -- the end of what the holder may trust; epoch: released
@@ -213,7 +213,7 @@ END $$;
 --   spared        not granted, since another of the same lot was not
 --   marked        held or kept, and the wait is marked: see mark
 --   retry         free, but another has the row locked just now: ask again soon
---   spent         this acquisition was granted before and is over: take a new id
+--   spent         this acquisition was granted before, and is over or revoked: take a new id
 --   held_back     nothing is granted for remaining_us, after a restart or failover; owner says why, in words
 --   stale         seen is a token that this database cannot have drawn, and too far ahead to follow
 --   ttl_too_long  remaining_us is the longest allowed
@@ -254,7 +254,7 @@ BEGIN
         delay = coalesce(delays_us[k], 0) * interval '1 us', metadata = metas[k]::jsonb
         FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
                 AND x.expires_at + x.delay <= clock_timestamp() AND x.not_before <= clock_timestamp()
-                AND x.acquisition IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
+                AND x.acquisition IS DISTINCT FROM acquisitions[k] AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
                 AND ttls_us[k] BETWEEN 100000 AND cap
               FOR UPDATE SKIP LOCKED) free
         WHERE l.name = names[k] AND l.slot = 0
@@ -269,6 +269,7 @@ BEGIN
       END IF;
       SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
                   WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
+                  WHEN x.revoked = acquisitions[k] THEN 'spent'
                   WHEN ttls_us[k] > cap THEN 'ttl_too_long'
                   WHEN x.permits <> 0 THEN 'slots'
                   WHEN x.expires_at > clock_timestamp() THEN 'held'

@@ -39,6 +39,12 @@ BEGIN
   RETURN coalesce(tok <= latest, false);
 END $$;
 
+-- Whether the lock service of this database has lost its memory: a token was seen somewhere, and it has not drawn that yet.
+CREATE FUNCTION pglock.fence_behind(lock text, place int, seen bigint) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT seen > pg_sequence_last_value('pglock.fencing_token') AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place)
+$$;
+
 -- Raises one fence in the caller's transaction, which others then wait for:
 --   raised         from an earlier token, or for the first time
 --   passed         this grant had raised it before. Only share-locked: transactions of one grant run side by side
@@ -62,9 +68,7 @@ BEGIN
     ELSIF (last_name, last_slot) <> (lock, place) THEN
       verdict := 'other_lock';
     ELSIF tok < last_token THEN
-      verdict := 'stale';
-      IF last_token > pg_sequence_last_value('pglock.fencing_token')
-         AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place) THEN verdict := 'behind'; END IF;
+      verdict := CASE WHEN pglock.fence_behind(lock, place, last_token) THEN 'behind' ELSE 'stale' END;
     ELSIF tok > last_token THEN
       UPDATE pglock.fences x SET last_token = tok, raised_at = clock_timestamp()
         WHERE x.relation = rel AND x.resource = res AND x.last_token < tok;

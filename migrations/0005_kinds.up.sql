@@ -66,7 +66,7 @@ BEGIN
   IF NOT FOUND THEN RETURN; END IF;
   IF kind <> 0 THEN                                      -- the same acquisition may be on its way to another slot, and in no snapshot
     IF NOT pg_try_advisory_xact_lock(hashtextextended(id::text, 7251)) THEN RETURN; END IF;
-    PERFORM FROM pglock.leases x WHERE x.name = lock AND x.acquisition = id;
+    PERFORM FROM pglock.leases x WHERE x.name = lock AND id IN (x.acquisition, x.revoked);
     IF FOUND THEN RETURN; END IF;
   END IF;
   IF was <> 0 AND (kind = 0 OR was <> kind) THEN
@@ -111,8 +111,9 @@ BEGIN
   SELECT CASE WHEN (bool_and(octet_length(n) BETWEEN 1 AND 255) AND id IS NOT NULL AND ttl_us >= 100000 AND kind BETWEEN -1 AND 10000) IS NOT TRUE
     THEN 'invalid' WHEN ttl_us > cap THEN 'ttl_too_long' END INTO verdict FROM unnest(names) AS n;
   IF verdict IS NULL THEN                                -- a retry: it lives as a whole, or not at all
-    SELECT CASE WHEN count(*) = 0 THEN NULL WHEN count(*) FILTER (WHERE x.expires_at > clock_timestamp()) = cardinality(names) THEN 'granted' ELSE 'spent' END
-      INTO verdict FROM pglock.leases x WHERE x.name = ANY (names) AND x.acquisition = id;
+    SELECT CASE WHEN count(*) = 0 THEN NULL
+        WHEN count(*) FILTER (WHERE x.acquisition = id AND x.expires_at > clock_timestamp()) = cardinality(names) THEN 'granted' ELSE 'spent' END
+      INTO verdict FROM pglock.leases x WHERE x.name = ANY (names) AND id IN (x.acquisition, x.revoked);
   END IF;
   IF verdict IS NOT NULL THEN
     FOR k IN 1..cardinality(names) LOOP
@@ -184,7 +185,7 @@ BEGIN
   IF begin THEN
     FOR l IN SELECT x.* FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() AND x.acquisition <> revocation
         FOR NO KEY UPDATE SKIP LOCKED LOOP
-      UPDATE pglock.leases x SET acquisition = revocation, revoked = x.acquisition, not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
+      UPDATE pglock.leases x SET acquisition = revocation, revoked = x.acquisition, owner = x.owner || ' (revoked by ' || label || ')', not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
         WHERE x.name = lock AND x.slot = l.slot;
       PERFORM pg_notify('pglock_revoked', l.token::text);
     END LOOP;

@@ -240,6 +240,17 @@ func TestARepeatedAcquisitionOfASlotFindsItsOwnGrant(t *testing.T) {
 		want(t, name+", sent after its release", again.againAs(g, kind).status, "spent")
 	}
 
+	for _, kind := range []int{reader, 3, alone} {
+		name := fmt.Sprint("revoked ", kind)
+		g := first.takeAs(name, kind)
+		want(t, name, one[string](first, `SELECT status FROM pglock.revoke($1, $2, '', 0, true)`, name, newID()), "revoked")
+		want(t, name+", sent again", again.againAs(g, kind).status, "spent")
+		first.lapse(g)
+		want(t, name+", sent again when it would have run out", again.againAs(g, kind).status, "spent")
+		want(t, name+", renewed", again.renew(g), "revoked")
+		again.takeAs(name, kind)
+	}
+
 	id := newID()
 	want(t, "three names", first.acquireAll(id, alone, "x", "y", "z"), "granted granted granted")
 	want(t, "again", again.acquireAll(id, alone, "x", "y", "z"), "granted granted granted")

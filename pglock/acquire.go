@@ -71,7 +71,8 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 // its place in the queues of all its names. The lease is one: it is renewed, lost and released as a whole. Options apply to
 // each name; Fair is for one name alone. 1 to 1000 names, none of them twice, or the error is ErrInvalidName. Otherwise it is as Acquire.
 //
-// A call that wants many names which are in demand may wait long: nobody stands back for it.
+// A call that wants many names which are in demand may wait long: other processes do not stand back for it. Calls of the same client
+// for one of its names that come later do, also while another of its names is in the way.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Option) (*Lease, error) {
 	lc, err := c.begin(ctx, names, opts)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +103,33 @@ func TestTrustEndsWithoutAnAnswer(t *testing.T) {
 			t.Errorf("trusted the lease for %v, want exactly %v", got, want)
 		}
 		wantLost(t, leases[0], Expired)
+	})
+}
+
+// A lease with a MaxHold is renewed so that it lasts until then, to the moment, and not once more.
+func TestMaxHoldEndsALeaseToTheMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var last time.Duration
+		start := time.Now()
+		c, _ := hold(t, func(_ context.Context, due []*Lease) ([]answer, error) {
+			last = time.Since(start)
+			return []answer{{status: "renewed", remaining: due[0].config.ttl}}, nil
+		}, 9*time.Second, 0)
+		l := grant(t, c, MaxHold(20*time.Second))
+		time.Sleep(19 * time.Second)
+		if err := l.Renew(t.Context()); err == nil || errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
+			t.Errorf("Renew of what is held for as long as it may be: %v", err)
+		}
+
+		<-l.Done()
+
+		if got := time.Since(start); got != 20*time.Second {
+			t.Errorf("it was held for %v, want exactly 20 s", got)
+		}
+		if want := 11*time.Second + margin(9*time.Second); last != want {
+			t.Errorf("the last renewal was sent at %v, want %v", last, want)
+		}
+		wantLost(t, l, HeldTooLong)
 	})
 }
 

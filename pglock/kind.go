@@ -54,7 +54,8 @@ func Shared() Option {
 // same n, from 1 to 10000: while somebody holds it, whoever says another one, or wants it alone or shared, is told so (ErrOtherKind).
 // While nobody does, the name becomes what is asked for, so n can change.
 //
-// Each permit is a slot with tokens of its own, and its grant fences per slot: a resource belongs to a slot, not to the semaphore.
+// Each permit is a slot with tokens of its own, and its grant fences per slot: a resource belongs to a slot, not to the semaphore. A
+// row of a fence.Table knows no slots: give each holder its own rows, or write in a fence.HeldTx.
 func Permits(n int) Option {
 	return Option{func(c *leaseConfig) error {
 		if n < 1 || n > maxPermits {
@@ -87,8 +88,8 @@ func LockDelay(d time.Duration) Option {
 }
 
 // MaxHold ends the lease d after it was asked for, whoever forgot it: it is renewed until then and no longer, and its context ends
-// with a *LostError whose Cause is HeldTooLong. It is not released, since what it protects may still be at work. d is at
-// least the TTL.
+// with a *LostError whose Cause is HeldTooLong. It is not released, since what it protects may still be at work: others are granted
+// the lock shortly after, a tenth of the TTL (or 50 ms) later at most. d is at least the TTL.
 func MaxHold(d time.Duration) Option {
 	return Option{func(c *leaseConfig) error {
 		if d <= 0 {

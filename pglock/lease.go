@@ -304,13 +304,14 @@ func (l *Lease) within(trust instant) instant {
 	return sooner(trust, l.most)
 }
 
-// plan says when to renew next, after what was sent then. The last renewal lasts until MaxHold. The caller has locked the lease.
+// plan says when to renew next, after what was sent then. The last renewal lets trust last until MaxHold. The caller has locked the
+// lease.
 func (l *Lease) plan(sent instant) {
 	l.renewAt = sent.add(l.config.renewEvery)
 	if l.most.isZero() {
 		return
 	}
-	last := l.most.add(-l.config.ttl)
+	last := l.most.add(margin(l.config.ttl) - l.config.ttl)
 	l.final = sent.mono >= last.mono
 	l.renewAt = sooner(l.renewAt, last)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,10 +91,14 @@ func (l *listener) run(ctx context.Context) {
 		if err == nil { // nobody wants it
 			continue
 		}
-		l.client.log.Info("pglock: no notifications, asking more often instead", "error", explain(l.client.cfg.Schema, err))
 		if proven {
 			tries = 0
 		}
+		level := slog.LevelInfo
+		if tries > 0 {
+			level = slog.LevelDebug // said before
+		}
+		l.client.log.Log(ctx, level, "pglock: the connection that listens is down: waiters ask more often instead", "error", explain(l.client.cfg.Schema, err))
 		select {
 		case <-time.After(jitter(min(100*time.Millisecond<<min(tries, 10), maxListenBackoff))):
 		case <-ctx.Done():

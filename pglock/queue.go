@@ -143,6 +143,9 @@ func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error)
 		mine, wait = false, 0
 	case w.isHeld():
 		mine = false
+		if w.config.kind > 0 && w.failed == nil {
+			w.failed = &OtherKindError{Name: w.config.name, Owner: qs.client.cfg.Owner, Kind: alone.String(), Asked: w.config.kind.String()}
+		}
 	default:
 		for _, q := range w.queues {
 			if q.isOverdue() {

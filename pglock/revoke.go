@@ -10,8 +10,8 @@ import (
 )
 
 // Revoke takes a lock from whoever holds it, and answers with a token that is later than theirs. Their renewals are refused at once,
-// and their contexts end with a *LostError whose Cause is Revoked: within moments where their client listens (it does for what it
-// has held for longer than two seconds), and with the next renewal otherwise. They are not stopped by that: so nobody is granted
+// and their contexts end with a *LostError whose Cause is Revoked: within moments where their client listens, and with the next
+// renewal otherwise. (It listens once it has renewed a lease, unless it does so more often than every two seconds.) They are not stopped by that: so nobody is granted
 // the lock before their leases have run out, nor before grace has passed, which is theirs to wind down. Then a token is drawn, and
 // what they write after that through fence.HeldTx is refused; other fences refuse them once a later token has passed.
 //

@@ -57,7 +57,7 @@ func (s *stress) run(t *testing.T, length time.Duration) {
 	stop := s.start(t)
 	s.disturb(t, length)
 	err := s.enough(t)
-	for late := time.Now().Add(stressExtra); err != nil && time.Now().Before(late); err = s.enough(t) {
+	for late := time.Now().Add(stressExtra); err != nil && time.Now().Before(late) && !t.Failed(); err = s.enough(t) {
 		s.disturb(t, time.Second)
 	}
 	stop()
