@@ -221,9 +221,10 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":
 		c.heldBack(a.remaining, a.owner)
-		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner}
+		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner, schema: c.cfg.Schema}
 	case "stale":
-		return fmt.Errorf("%w: this client has seen %d; let the owner run raise_token_floor(%d) in schema %q", ErrTokensBehind, c.seen.Load(), c.seen.Load(), c.cfg.Schema)
+		seen := c.seen.Load()
+		return fmt.Errorf("%w: this client has seen %d: as the owner of the schema: %s", ErrTokensBehind, seen, c.in(fmt.Sprintf("SELECT pglock.raise_token_floor(%d)", seen)))
 	case "ttl_too_long":
 		return c.ttlTooLong(lc, a.remaining)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencedlock/fencedlock/fence"
 )
 
@@ -111,12 +113,13 @@ type HeldBackError struct {
 	Name      string
 	Remaining time.Duration // by the database's clock, when it answered
 	Reason    string        // what the database knows of it: the server was restarted, another granted last, …
+	schema    string
 }
 
 func (e *HeldBackError) Error() string {
 	return fmt.Sprintf("pglock: %q: new grants are held back for %v (%s), until every lease that may have been lost has run out; "+
-		"who knows that none was lost may end it with Client.EndHold, or SELECT end_hold() in the lock schema",
-		e.Name, e.Remaining.Round(time.Millisecond), cmp.Or(e.Reason, "after a restart, failover or restore"))
+		"the owner of the schema, knowing that none was lost, may end it: Client.EndHold, or SELECT %s.end_hold()",
+		e.Name, e.Remaining.Round(time.Millisecond), cmp.Or(e.Reason, "after a restart, failover or restore"), pgx.Identifier{cmp.Or(e.schema, "pglock")}.Sanitize())
 }
 
 // Is matches ErrHeldBack.

@@ -28,7 +28,7 @@ func TestTheOwnerEndsAHoldAndAHoldSaysWhyItIs(t *testing.T) {
 	if !errors.As(err, &back) || back.Reason != "the server was restarted" {
 		t.Fatalf("TryAcquire = %v, want a *HeldBackError with its reason", err)
 	}
-	for _, part := range []string{`"a"`, "the server was restarted", "EndHold"} {
+	for _, part := range []string{`"a"`, "the server was restarted", "EndHold", `SELECT "pglock".end_hold()`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}
