@@ -8,8 +8,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT g.cap_us, g.single_node FROM pglock.guard g WHERE g.one
 $$;
 
--- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower or forge a
--- token, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
+-- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower a
+-- fence, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
 CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
