@@ -133,10 +133,10 @@ func things(t *testing.T, db *pgtest.Database) []thing {
 	} {
 		all = append(all, thing{"sequence", sql})
 	}
-	for _, f := range list(t, db, `SELECT proname || ' ' || pronargs FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace`) {
-		var name string
+	for _, f := range list(t, db, `SELECT CASE prokind WHEN 'p' THEN 'CALL ' ELSE 'SELECT ' END || proname || ' ' || pronargs FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace`) {
+		var verb, name string
 		var args int
-		if _, err := fmt.Sscan(f, &name, &args); err != nil {
+		if _, err := fmt.Sscan(f, &verb, &name, &args); err != nil {
 			t.Fatal(err)
 		}
 		nulls := strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ")
@@ -144,10 +144,10 @@ func things(t *testing.T, db *pgtest.Database) []thing {
 			nulls = strings.Replace(nulls, "NULL, NULL", "NULL, ROW(1)", 1)
 		}
 		all = append(
-			all, thing{"call " + name, fmt.Sprintf("SELECT pglock.%s(%s)", name, nulls)},
-			thing{"alter " + name, fmt.Sprintf("ALTER FUNCTION pglock.%s SECURITY INVOKER", name)},
-			thing{"drop " + name, fmt.Sprintf("DROP FUNCTION pglock.%s CASCADE", name)},
-			thing{"grant " + name, fmt.Sprintf("GRANT EXECUTE ON FUNCTION pglock.%s TO PUBLIC", name)},
+			all, thing{"call " + name, fmt.Sprintf("%s pglock.%s(%s)", verb, name, nulls)},
+			thing{"alter " + name, fmt.Sprintf("ALTER ROUTINE pglock.%s SECURITY INVOKER", name)},
+			thing{"drop " + name, fmt.Sprintf("DROP ROUTINE pglock.%s CASCADE", name)},
+			thing{"grant " + name, fmt.Sprintf("GRANT EXECUTE ON ROUTINE pglock.%s TO PUBLIC", name)},
 		)
 	}
 	return all
