@@ -37,7 +37,7 @@ CREATE TABLE pglock.leases (
   token       bigint NOT NULL DEFAULT 0,             -- of the latest grant; 0: never granted
   acquisition uuid,                                  -- of the latest grant: the holder's credential, shown to nobody. It stays
                                                      -- after the release, so that a late duplicate of its grant is refused
-  revoked     uuid,                                  -- what revoke took from its holder: the acquisition. It stays, too
+  revoked     uuid,                                  -- what revoke took from its holder: the acquisition. It stays until the next grant
   owner       text NOT NULL DEFAULT '',              -- a label for people; decides nothing
   granted_at  timestamptz NOT NULL DEFAULT 'epoch',
   expires_at  timestamptz NOT NULL DEFAULT 'epoch',  -- the end of what the holder may trust; epoch: released
@@ -220,7 +220,7 @@ END $$;
 --   invalid       the name, the id or the TTL
 -- An acquisition is the id of one attempt, granted at most once. owner is for people. holds_us keeps the name from others for
 -- so long after the grant, released or not; 366 days at most. metas are jsonb. seen is the latest token the caller ever got from
--- this database. delays_us keeps the name from others after the lease has run out, unless it is released. kinds are as
+-- this database. delays_us keeps the name from others after the lease has run out, unless it is released; a day at most. kinds are as
 -- leases.permits: 0 alone, -1 beside other readers, n as one of n. Neighbours with the same number in lots are granted all or
 -- none, with one token, and all as the last of them says. client and waits are those of mark: where a number is there, a grant takes
 -- the mark away, and a name that is held is marked, in the same call.
@@ -232,6 +232,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 #variable_conflict use_column
 DECLARE cap bigint; last bigint; first int := 1; waiting int[];
 BEGIN
+  label := left(label, 1000);
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
   IF NOT FOUND THEN
     SELECT a.verdict, a.hold_us, a.reason, g.cap_us INTO status, remaining_us, owner, cap FROM pglock.admit(seen) a, pglock.guard g WHERE g.one;
@@ -251,7 +252,7 @@ BEGIN
         expires_at = clock_timestamp() + least(ttls_us[k], cap) * interval '1 us',
         not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + least(holds_us[k], 31622400000000) * interval '1 us'
           ELSE 'epoch' END,
-        delay = coalesce(delays_us[k], 0) * interval '1 us', metadata = metas[k]::jsonb
+        delay = least(greatest(coalesce(delays_us[k], 0), 0), 86400000000) * interval '1 us', metadata = metas[k]::jsonb, revoked = NULL
         FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
                 AND x.expires_at + x.delay <= clock_timestamp() AND x.not_before <= clock_timestamp()
                 AND x.acquisition IS DISTINCT FROM acquisitions[k] AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
@@ -309,6 +310,7 @@ BEGIN
   FOREACH ord IN ARRAY coalesce(waiting, '{}') LOOP
     SELECT m.status, m.token, m.owner, m.since, m.remaining_us INTO status, token, owner, since, remaining_us
       FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord]) m;
+    slot := 0;
     RETURN NEXT;
   END LOOP;
 END $$;

@@ -19,6 +19,11 @@ BEGIN
   SELECT x.permits INTO slot FROM pglock.leases x WHERE x.name = lock AND x.slot = 0;
   IF NOT FOUND THEN RETURN; END IF;
   same := slot = kind OR slot <= 0 AND kind <= 0;
+  IF slot <> 0 THEN                                      -- while one is revoked, nobody is granted another
+    SELECT 'held', x.token, x.owner, x.granted_at, greatest(x.expires_at, x.not_before) INTO status, token, owner, since, until
+      FROM pglock.leases x WHERE x.name = lock AND x.revoked IS NOT NULL AND greatest(x.expires_at, x.not_before) > clock_timestamp() ORDER BY 5 DESC LIMIT 1;
+    IF FOUND THEN RETURN; END IF;
+  END IF;
   IF slot = kind AND kind > 0 THEN                       -- the first to go of those who hold all permits
     SELECT CASE WHEN x.expires_at > clock_timestamp() THEN 'held' ELSE 'kept' END, x.token, x.owner, x.granted_at,
         greatest(x.expires_at + x.delay, x.not_before), count(*) OVER ()
@@ -157,15 +162,16 @@ BEGIN
     UPDATE pglock.leases l SET token = acquire_slots.token, acquisition = id, owner = label, granted_at = clock_timestamp(), ttl = ttl_us * interval '1 us',
       expires_at = clock_timestamp() + ttl_us * interval '1 us',
       not_before = CASE WHEN hold_us > 0 THEN clock_timestamp() + least(hold_us, 31622400000000) * interval '1 us' ELSE 'epoch' END,
-      delay = coalesce(delay_us, 0) * interval '1 us', metadata = meta::jsonb, permits = 0
+      delay = least(greatest(coalesce(delay_us, 0), 0), 86400000000) * interval '1 us', metadata = meta::jsonb, revoked = NULL, permits = 0
       WHERE l.name = names[k] AND l.slot = places[k];
     RETURN NEXT;
   END LOOP;
 END $$;
 
--- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody whom they
--- exclude is granted the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
--- still write is stale. revocation is the id of this one, begin is true until the first answer came:
+-- Owner only: takes a name from its holders. Their renewals are refused at once, and clients that listen are told; nobody is granted
+-- the name before their leases have run out, nor before grace_us has passed. Then a token is drawn in each slot, so that what they
+-- still write is stale. A lease that was revoked stays so, whoever revokes it again. revocation is the id of this one, begin is true
+-- until the first answer came:
 --   revoked       ask again after remaining_us, with begin false
 --   retry         some row is locked just now: ask again soon, with the same begin
 --   done          token is the latest of the name, later than those of all that were revoked
@@ -183,25 +189,25 @@ BEGIN
   IF last > 0 IS NOT TRUE THEN status := 'unknown'; RETURN; END IF;
   status := 'retry'; remaining_us := 0;
   IF begin THEN
-    FOR l IN SELECT x.* FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() AND x.acquisition <> revocation
-        FOR NO KEY UPDATE SKIP LOCKED LOOP
-      UPDATE pglock.leases x SET acquisition = revocation, revoked = x.acquisition, owner = x.owner || ' (revoked by ' || label || ')', not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
+    FOR l IN SELECT x.* FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED LOOP
+      UPDATE pglock.leases x SET acquisition = revocation, revoked = coalesce(x.revoked, x.acquisition),
+        owner = CASE WHEN x.revoked IS NULL THEN x.owner || ' (revoked by ' || left(label, 255) || ')' ELSE x.owner END,
+        not_before = greatest(x.not_before, clock_timestamp() + grace_us * interval '1 us')
         WHERE x.name = lock AND x.slot = l.slot;
       PERFORM pg_notify('pglock_revoked', l.token::text);
     END LOOP;
-    IF EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() AND x.acquisition <> revocation) THEN RETURN; END IF;
+    IF EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.expires_at > clock_timestamp() AND x.revoked IS NULL) THEN RETURN; END IF;
   END IF;
-  SELECT greatest(x.expires_at, x.not_before), x.owner, x.granted_at, x.token INTO until, owner, since, token
-    FROM pglock.leases x WHERE x.name = lock AND x.acquisition = revocation ORDER BY 1 DESC LIMIT 1;
+  SELECT x.expires_at, x.owner, x.granted_at, x.token INTO until, owner, since, token
+    FROM pglock.leases x WHERE x.name = lock AND x.revoked IS NOT NULL AND x.expires_at > clock_timestamp() ORDER BY 1 DESC LIMIT 1;
   IF until > clock_timestamp() THEN
     status := 'revoked';
-    remaining_us := extract(epoch FROM until - clock_timestamp()) * 1000000;
+    remaining_us := greatest(extract(epoch FROM until - clock_timestamp()) * 1000000, CASE WHEN begin THEN grace_us END);
     RETURN;
   END IF;
   -- A free name is taken too: who held it last may not know.
-  SELECT count(*) INTO n FROM pglock.leases x WHERE x.name = lock AND (x.acquisition = revocation OR x.expires_at <= clock_timestamp());
-  SELECT array_agg(x.slot) INTO mine FROM (SELECT x.slot FROM pglock.leases x
-    WHERE x.name = lock AND (x.acquisition = revocation OR x.expires_at <= clock_timestamp()) FOR UPDATE SKIP LOCKED) x;
+  SELECT count(*) INTO n FROM pglock.leases x WHERE x.name = lock AND x.expires_at <= clock_timestamp();
+  SELECT array_agg(x.slot) INTO mine FROM (SELECT x.slot FROM pglock.leases x WHERE x.name = lock AND x.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED) x;
   IF coalesce(cardinality(mine), 0) < n THEN RETURN; END IF;
   token := nextval('pglock.fencing_token');
   IF token <= last THEN token := pglock.move_token(last, false); END IF;

@@ -260,7 +260,7 @@ func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time
 	}
 	hears := c.listener.hears(tries >= soonOver)
 	marked := c.queues.isMarked(w)
-	if len(w.queues) > 1 && held.Remaining > 0 && hears {
+	if len(w.queues) > 1 && held.Remaining > 0 && (hears || c.queues.isShared(w)) {
 		switch c.mark(ctx, w).status {
 		case "marked":
 			marked = true
@@ -268,7 +268,7 @@ func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time
 			return pause(tries, &HeldError{}) // it is changing hands
 		}
 	}
-	if marked {
+	if marked && hears {
 		return min(jitter(c.seldom), held.Remaining+jitter(5*time.Millisecond))
 	}
 	return d

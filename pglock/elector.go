@@ -60,8 +60,8 @@ func NewElector(c *Client, name string, cfg ElectorConfig) (*Elector, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: the client of the elector is nil", ErrInvalidOption)
 	}
-	if cfg.Pause < 0 || cfg.WindDown < 0 || cfg.TTL < 0 {
-		return nil, fmt.Errorf("%w: the elector of %q has a negative duration", ErrInvalidOption, name)
+	if cfg.Pause < 0 || cfg.WindDown < 0 || cfg.TTL < 0 || max(cfg.Pause, cfg.WindDown) > maxHold {
+		return nil, fmt.Errorf("%w: the elector of %q has a duration that is negative, or longer than %v", ErrInvalidOption, name, maxHold)
 	}
 	e := &Elector{
 		client: c, name: name, changed: make(chan struct{}),

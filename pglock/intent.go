@@ -58,6 +58,14 @@ func newRequest(lc leaseConfig) *request {
 	return &request{leaseConfig: lc, id: newAcquisition(), reply: make(chan reply, 1)}
 }
 
+// weight is what a request adds to a batch. A slot is looked for among all the others.
+func (r *request) weight() int {
+	if r.kind != alone {
+		return 10 * len(r.names)
+	}
+	return len(r.names)
+}
+
 // answer gives the reply to whoever waits; false says that nobody does any more.
 func (r *request) answer(a reply) bool {
 	if !r.state.CompareAndSwap(waiting, answered) {

@@ -264,13 +264,17 @@ func (k *keeper) listen(due []*Lease) {
 	}
 }
 
-// revoked takes the hint that a grant was revoked: the answer to a renewal tells whether that is so.
+// revoked takes the hint that a grant was revoked, from whoever gives it: the answer to a renewal tells whether that is so. What is
+// not renewed is not renewed for a hint either.
 func (k *keeper) revoked(token int64) {
 	for _, l := range k.all() {
-		if int64(l.token) == token {
-			k.renewNow(l, make(chan error, 1))
+		l.mu.Lock()
+		if int64(l.token) == token && l.isRenewed() {
+			l.renewAt = k.client.clock.now()
 		}
+		l.mu.Unlock()
 	}
+	k.nudge()
 }
 
 // An answer is what the database said of one renewal.

@@ -74,9 +74,8 @@ func (c *leaseConfig) become(k kind) error {
 }
 
 // LockDelay keeps the name from those whom the lease kept out for d after it has run out without a release: after a crash, a loss, or a
-// Revoke. (Other readers, and who is granted another permit, were not kept out.)
-// What a dead holder had sent to systems without a fence then has time to arrive. A release, also a late one by whoever lost the
-// lease, ends it. d is at most 24 h.
+// Revoke. (Other readers, and who is granted another permit, were not kept out.) What a dead holder had sent to systems without a
+// fence then has time to arrive. A release, also a late one by whoever lost the lease, ends it, but not after a Revoke. d is at most 24 h.
 func LockDelay(d time.Duration) Option {
 	return Option{func(c *leaseConfig) error {
 		if d <= 0 || d > maxCap {
@@ -89,11 +88,12 @@ func LockDelay(d time.Duration) Option {
 
 // MaxHold ends the lease d after it was asked for, whoever forgot it: it is renewed until then and no longer, and its context ends
 // with a *LostError whose Cause is HeldTooLong. It is not released, since what it protects may still be at work: others are granted
-// the lock shortly after, a tenth of the TTL (or 50 ms) later at most. d is at least the TTL.
+// the lock shortly after, a tenth of the TTL (or 50 ms) later at most. d is at least the TTL and at most
+// 366 days.
 func MaxHold(d time.Duration) Option {
 	return Option{func(c *leaseConfig) error {
-		if d <= 0 {
-			return fmt.Errorf("%w: MaxHold(%v) must be positive", ErrInvalidOption, d)
+		if d <= 0 || d > maxHold {
+			return fmt.Errorf("%w: MaxHold(%v) must be positive and at most %v", ErrInvalidOption, d, maxHold)
 		}
 		c.maxHold = d
 		return nil

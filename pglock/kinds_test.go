@@ -406,9 +406,7 @@ func TestAHolderThatListensHearsOfARevocation(t *testing.T) {
 	waiting, cancel := context.WithCancel(t.Context())
 	waiter := acquiring(waiting, a, "b") // so that it listens
 	until(t, d, "the client to listen", `SELECT count(*) = 1 FROM pglock.waits`)
-	for name, opts := range map[string][]pglock.Option{
-		"a": nil, "by hand": {pglock.NoRenewal()}, "for so long": {pglock.MaxHold(30 * time.Second)}, "read": {pglock.Shared()},
-	} {
+	for name, opts := range map[string][]pglock.Option{"a": nil, "read": {pglock.Shared()}} {
 		l := take(t, a, name, opts...)
 		ctx, stop := context.WithCancel(t.Context())
 		revoked := async(func() error { _, err := operator.Revoke(ctx, name, 0); return err })
@@ -419,6 +417,111 @@ func TestAHolderThatListensHearsOfARevocation(t *testing.T) {
 	}
 	cancel()
 	<-waiter
+}
+
+// Anybody can send a hint. It renews nothing that is not renewed anyway.
+func TestAHintProlongsNoLease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := attentive(t, d, d.URL, pglock.Config{TTL: 30 * time.Second, RenewEvery: 13 * time.Second})
+	forgotten, renewed := take(t, c, "forgotten", pglock.NoRenewal()), take(t, c, "renewed")
+	const expiry = `SELECT expires_at::text FROM pglock.leases WHERE name = '%s'`
+	before := pgtest.Query[string](t, d, fmt.Sprintf(expiry, "forgotten"))
+	until(t, d, "the hint is taken", fmt.Sprintf(`WITH hints AS MATERIALIZED (SELECT pg_notify('pglock_revoked', '%d'), pg_notify('pglock_revoked', '%d'))
+		SELECT expires_at > granted_at + interval '30 s' FROM hints, pglock.leases WHERE name = 'renewed'`, forgotten.Token(), renewed.Token()))
+	if after := pgtest.Query[string](t, d, fmt.Sprintf(expiry, "forgotten")); after != before {
+		t.Errorf("a hint has prolonged a lease from %s to %s", before, after)
+	}
+}
+
+// With polling turned off, a wake-up that is lost is a wait for the end of somebody's lease.
+func TestNoWakeUpForAPermitIsLost(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	var all sync.WaitGroup
+	for range 2 {
+		c := attentive(t, d, d.URL, pglock.Config{TTL: 30 * time.Second})
+		for range 4 {
+			all.Go(func() {
+				for range pgtest.Rounds(50, 1000) {
+					if err := c.Do(soon(t), "jobs", func(context.Context, *pglock.Lease) error { return nil }, pglock.Permits(2)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// A writer gives up, in the same process as one reader that waits behind it, and in another than one more.
+func TestReadersBehindAWriterThatGivesUpGoOn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	a, b := attentive(t, d, d.URL, pglock.Config{TTL: 30 * time.Second}), attentive(t, d, d.URL, pglock.Config{TTL: 30 * time.Second})
+	take(t, client(t, d), "doc", pglock.Shared())
+	ctx, giveUp := context.WithCancel(t.Context())
+	writer := acquiring(ctx, a, "doc")
+	until(t, d, "the writer to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = 0`)
+	same := acquiring(soon(t), a, "doc", pglock.Shared())
+	queued(t, a, "doc", 2)
+	other := acquiring(soon(t), b, "doc", pglock.Shared())
+	until(t, d, "the reader to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = -1`)
+	giveUp()
+	wantErr(t, "the writer", happens(t, "it gives up", writer).err, context.Canceled)
+	granted(t, same)
+	granted(t, other)
+}
+
+// Where no notification comes, the mark still gives a writer its turn.
+func TestAWriterThatHearsNothingIsNotStarved(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	deaf := open(t, d.URL, pglock.Config{ListenURL: "postgres://nobody@127.0.0.1:1/none"})
+	r := take(t, client(t, d), "doc", pglock.Shared())
+	writer := acquiring(soon(t), deaf, "doc")
+	until(t, d, "the writer to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = 0`)
+	wantHeld(t, client(t, d), "doc", pglock.Shared())
+	release(t, r)
+	granted(t, writer)
+}
+
+// Two take the same lock away: each waits for as long as the holder may trust its lease, and has a later token.
+func TestTwoRevocationsAreNoShorterThanOne(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	for _, kind := range [][]pglock.Option{nil, {pglock.Shared()}, {pglock.Permits(2)}} {
+		l := take(t, client(t, d), "a", kind...)
+		ask := func(id string, begin bool) (status string) {
+			return pgtest.Query[string](t, d, fmt.Sprintf(`SELECT status FROM pglock.revoke('a', '%s', 'operator', 0, %v)`, id, begin))
+		}
+		const first, second = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+		for range 2 {
+			for _, id := range []string{first, second} {
+				for _, begin := range []bool{true, false} {
+					if got := ask(id, begin); got != "revoked" {
+						t.Errorf("%s, begin %v: %s while the lease lives, want revoked", id, begin, got)
+					}
+				}
+			}
+		}
+		wantErr(t, "Renew", l.Renew(soon(t)), pglock.ErrLost)
+		wantLoss(t, l, pglock.Revoked)
+		if len(kind) > 0 {
+			wantHeld(t, client(t, d), "a", kind...) // there is room, but for the revocation
+		}
+		d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() - interval '1 ms', not_before = 'epoch' WHERE revoked IS NOT NULL`)
+		for _, id := range []string{first, second} {
+			if got := ask(id, false); got != "done" {
+				t.Errorf("%s: %s after the lease, want done", id, got)
+			}
+		}
+		if pgtest.Query[int64](t, d, `SELECT max(token) FROM pglock.leases`) <= int64(l.Token()) {
+			t.Error("no later token was drawn")
+		}
+		d.Exec(t, `DELETE FROM pglock.leases`)
+	}
 }
 
 // And it listens because it has held a lease for a while.

@@ -13,6 +13,9 @@ const (
 	maxHandOvers    = 16
 	maxHandOverTime = 50 * time.Millisecond
 
+	// maxHeirs bounds how many readers are handed a lock in one batch: each is looked for a slot.
+	maxHeirs = 100
+
 	// yieldFor is how long it then stands back, for the other to ask.
 	yieldFor = 20 * time.Millisecond
 
@@ -63,12 +66,13 @@ type waiter struct {
 	again  chan struct{} // has room for one: look what is new
 
 	// Under queues.mu.
-	queue   *queue   // of the name that is in the way
-	refused bool     // it was told that it has to wait
-	marked  bool     // when it asked last, its wait was marked
-	granted bool     // it has what it wants, and is about to leave
-	request *request // on its way for this waiter, by its own asking or by a hand-over
-	failed  error    // what the first was told and waiting does not cure
+	queue    *queue   // of the name that is in the way
+	refused  bool     // it was told that it has to wait
+	marked   bool     // when it asked last, its wait was marked
+	isShared bool     // readers are in the way: its mark gives it its turn, also where no notification comes
+	granted  bool     // it has what it wants, and is about to leave
+	request  *request // on its way for this waiter, by its own asking or by a hand-over
+	failed   error    // what the first was told and waiting does not cure
 }
 
 func newQueues(c *Client) *queues { return &queues{client: c, byName: map[string]*queue{}} }
@@ -173,7 +177,7 @@ func (qs *queues) ask(w *waiter) *request {
 	if mine {
 		r = newRequest(w.config)
 		r.afterWake = w.isWoken()
-		if q := w.queue; hears && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
+		if q := w.queue; (hears || w.isShared) && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
 			if q.wait == 0 {
 				qs.waits++
 				q.wait, q.placed = qs.waits, false
@@ -209,6 +213,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		w.request = nil
 	}
 	w.granted, w.marked = a.status == "granted", a.status == "marked"
+	w.isShared = w.isShared || w.config.kind == alone && a.status == "held" && a.slot == int(shared)
 	for _, q := range w.queues {
 		if a.status != "" && r.afterWake && (a.name == "" || a.name == q.name) {
 			q.woken = 0
@@ -223,6 +228,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 			q.yield = instant{}
 		}
 		if r.wait != 0 {
+			w.marked = w.marked && q.wait == r.wait
 			q.answered(r.wait, a.status)
 		}
 	}
@@ -252,9 +258,13 @@ func (qs *queues) passOn(name string) {
 	q := qs.of(name)
 	q.lengthen()
 	qs.forgetEmpty(q)
-	for len(qs.kept) > 0 && qs.client.clock.left(qs.kept[0].streakLast) < -streakOver {
+	for range min(2, len(qs.kept)) { // at most one has come, so that they become fewer
 		old := qs.kept[0]
 		qs.kept = qs.kept[1:]
+		if qs.client.clock.left(old.streakLast) >= -streakOver {
+			qs.kept = append(qs.kept, old)
+			continue
+		}
 		old.kept, old.streak = false, 0
 		qs.forgetEmpty(old)
 	}
@@ -280,6 +290,12 @@ func (q *queue) isOverdue() bool {
 func (q *queue) stepBack() {
 	q.streak = 0
 	q.yield = q.client.clock.now().add(jitter(yieldFor))
+}
+
+func (qs *queues) isShared(w *waiter) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return w.isShared
 }
 
 func (qs *queues) isMarked(w *waiter) bool {
@@ -308,7 +324,7 @@ func (qs *queues) heirs(name string) (all []*request) {
 		return nil
 	}
 	for i, w := range q.waiters {
-		if i > 0 && (w.config.kind != shared || q.waiters[0].config.kind != shared || w.config.fair || len(w.queues) > 1) {
+		if len(all) == maxHeirs || i > 0 && (w.config.kind != shared || q.waiters[0].config.kind != shared || w.config.fair || len(w.queues) > 1) {
 			break
 		}
 		if r := w.request; w.granted || r != nil && (w.config.kind != alone || r.state.Load() == waiting) { // it has it, or is asking by itself
@@ -333,8 +349,9 @@ func (qs *queues) leave(w *waiter, granted bool) {
 	for _, q := range w.queues {
 		first := q.waiters[0] == w
 		q.waiters = slices.DeleteFunc(q.waiters, func(x *waiter) bool { return x == w })
-		if granted || len(q.waiters) == 0 {
-			qs.client.work.note(q.unmark(granted)...) // before the next one marks its own wait
+		// Before the next one marks its own wait. A mark of another kind would be in its way.
+		if granted && first || len(q.waiters) == 0 || q.waiters[0].config.kind != q.kind {
+			qs.client.work.note(q.unmark(granted)...)
 		}
 		if first {
 			q.nudge()

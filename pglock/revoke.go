@@ -11,14 +11,14 @@ import (
 
 // Revoke takes a lock from whoever holds it, and answers with a token that is later than theirs. Their renewals are refused at once,
 // and their contexts end with a *LostError whose Cause is Revoked: within moments where their client listens, and with the next
-// renewal otherwise. (It listens once it has renewed a lease, unless it does so more often than every two seconds.) They are not stopped by that: so nobody is granted
-// the lock before their leases have run out, nor before grace has passed, which is theirs to wind down. Then a token is drawn, and
+// renewal otherwise. (It listens once it has renewed a lease, unless it does so more often than every two seconds.) They
+// are not stopped by that: so nobody is granted the lock before their leases have run out, nor before grace has passed, which is theirs to wind down. Then a token is drawn, and
 // what they write after that through fence.HeldTx is refused; other fences refuse them once a later token has passed.
 //
 // It blocks for all of that time, a TTL at most, or grace if that is longer, until ctx ends: then the lock is revoked, and the
 // token may not be drawn, so call it again. Who waits for the lock may be granted it first; the token is that one's then. A name
 // that nobody holds gets a new token at once, against a holder of the past that does not know. Every slot of a shared lock or
-// semaphore is revoked; what its grants did not exclude, other readers and permits that are free, is granted meanwhile.
+// semaphore is revoked.
 //
 // Only the owner of the schema may. The error is fence.ErrNeverGranted for a name that nobody was ever granted, ErrHeldBack,
 // ErrInvalidName, ErrInvalidOption for a negative grace, or one above 24 h, ErrNotAllowed, ErrNotMigrated, ErrReadOnly, ErrClosed, the

@@ -327,4 +327,14 @@ func TestAProcessThatIsFasterEachTimeStepsBack(t *testing.T) {
 		d.Exec(t, `DELETE FROM pglock.waits`)
 		return pglock.Queues(c) == 1
 	})
+	for i := range 20 { // one name that is always in demand keeps no other in memory
+		waiting(fmt.Sprint(i))
+		release(t, granted(t, acquiring(soon(t), c, fmt.Sprint(i))))
+	}
+	eventually(t, "it forgets the others", func() bool {
+		waiting("hot")
+		release(t, granted(t, acquiring(soon(t), c, "hot")))
+		d.Exec(t, `DELETE FROM pglock.waits`)
+		return pglock.Queues(c) <= 2
+	})
 }

@@ -110,8 +110,8 @@ func (w *workLine) gather() (b batch, wait time.Duration, over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n, rows := 0, 0
-	for n < len(w.requests) && (n == 0 || rows+len(w.requests[n].names) <= maxRequests) {
-		rows += len(w.requests[n].names)
+	for n < len(w.requests) && (n == 0 || rows+w.requests[n].weight() <= maxRequests) {
+		rows += w.requests[n].weight()
 		n++
 	}
 	b.requests, w.requests = w.requests[:n:n], w.requests[n:]

@@ -62,7 +62,7 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 		}
 		return fmt.Errorf("once: %v: its record was pruned just now", o)
 	}
-	return r.run(fctx, o, l, f)
+	return r.run(fctx, o, l, cfg, f)
 }
 
 // refuse is a *DuplicateError if the record says that f is not to run.
@@ -113,7 +113,7 @@ func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Le
 }
 
 // run runs f and puts its end on record, whichever that is.
-func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, f work) (err error) {
+func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, cfg config, f work) (err error) {
 	returned := false
 	defer func() {
 		if returned {
@@ -138,8 +138,12 @@ func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, f work)
 		return r.end(ctx, o, l, Done, "")
 	}
 	unrecorded := r.end(ctx, o, l, Failed, err.Error())
-	if errors.Is(unrecorded, errDone) { // the answer to the commit was lost, and not the commit
+	switch {
+	case !errors.Is(unrecorded, errDone):
+	case cfg.inTx: // the answer to the commit was lost, and not the commit
 		return nil
+	default:
+		unrecorded = fmt.Errorf("%w: %v has failed, and somebody has recorded that it is done", ErrNotRecorded, o)
 	}
 	return errors.Join(err, unrecorded)
 }

@@ -458,3 +458,17 @@ func TestARecordInAnotherDatabaseThanTheLockIsRefused(t *testing.T) {
 		t.Errorf("Run = %v: no lease was lost", err)
 	}
 }
+
+// A locker can write a false record of what it does not run itself. A failure is told all the same.
+func TestAFailureIsToldThoughSomebodyRecordedASuccess(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	broken := errors.New("broken")
+	r := runner(t, d.URL, "a", d.Pool(t))
+	err := r.Run(soon(t), "report", tick, func(_ context.Context, l *pglock.Lease) error {
+		d.Exec(t, `SELECT pglock.once_end($1, $2, $3, 'done', '')`, "report", tick.UnixMicro(), int64(l.Token()))
+		return broken
+	})
+	wantErr(t, "Run", err, broken)
+	wantErr(t, "Run", err, once.ErrNotRecorded)
+}

@@ -12,6 +12,7 @@ type config struct {
 	retry bool
 	lease []pglock.Option
 	held  []fence.Option
+	inTx  bool // the success is recorded in the job's own transaction
 }
 
 // Retry lets an occurrence be run again that has failed, or whose runner vanished: at least once, instead of at most once, and never

@@ -29,6 +29,7 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
+	cfg.inTx = true
 	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
 		err := fence.HeldTx(ctx, db, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
 			if err := f(ctx, tx); err != nil {
@@ -49,6 +50,7 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
+	cfg.inTx = true
 	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
 		err := fence.HeldTxSQL(ctx, db, l.Grant(), func(ctx context.Context, tx *sql.Tx) error {
 			if err := f(ctx, tx); err != nil {
