@@ -226,7 +226,7 @@ DECLARE id uuid := pg_catalog.gen_random_uuid(); first boolean := true; again bo
 BEGIN
   WHILE again LOOP
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    SELECT * INTO r FROM pglock.revoke(lock, id, 'revoke_lock by ' || current_user, (extract(epoch FROM grace) * 1000000)::bigint, first);
+    SELECT * INTO r FROM pglock.revoke(lock, id, current_user::text, (extract(epoch FROM grace) * 1000000)::bigint, first);
     again := r.status IN ('revoked', 'retry');
     IF NOT again AND r.status <> 'done' THEN
       RAISE EXCEPTION 'lock "%" is not revoked: %', lock, CASE r.status WHEN 'unknown' THEN 'nobody was ever granted it' ELSE concat_ws(': ', r.status, r.owner) END
