@@ -119,7 +119,6 @@ var rules = []rule{
 	{"revoke: a hint renews nothing else", "pglock/keeper.go", "if int64(l.token) == token && l.isRenewed() {\n\t\t\tl.renewAt = k.client.clock.now()", "if int64(l.token) == token {\n\t\t\tl.waiters = append(l.waiters, make(chan error, 1))\n\t\t\tl.renewAt = k.client.clock.now()", locks, "Hint"},
 	{"revoke: another one changes nothing", kinds, "revoked = coalesce(x.revoked, x.acquisition)", "revoked = x.acquisition", locks, "TwoRevocations"},
 	{"revoke: one slot keeps all from others", kinds, "WHERE x.name = lock AND x.revoked IS NOT NULL AND greatest(x.expires_at, x.not_before) > clock_timestamp() ORDER BY 5", "WHERE false AND greatest(x.expires_at, x.not_before) > clock_timestamp() ORDER BY 5", locks, "TwoRevocations"},
-	{"waiting: whoever is not first leaves the mark", "pglock/queue.go", "if granted && first || len(q.waiters) == 0", "if granted || len(q.waiters) == 0", locks, "NoWakeUpForAPermit"},
 	{"waiting: a mark of another kind goes", "pglock/queue.go", "|| q.waiters[0].config.kind != q.kind {", "{", locks, "GivesUpGoOn"},
 	{"waiting: a writer is marked though it hears nothing", "pglock/queue.go", "(hears || w.isShared) && !w", "hears && !w", locks, "HearsNothing"},
 	{"revoke: an acquisition that was revoked is over", leases, "AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k]", "AND acquisitions[k]", protocol, "RepeatedAcquisition"},
