@@ -85,7 +85,7 @@ var rules = []rule{
 	{"guard: only a plain restart is short", leases, "IF g.single_node AND same AND", "IF g.single_node AND", "./migrations", "PlainRestart"},
 	{"guard: a clock that ran ahead is cut", leases, "WHERE expires_at > clock_timestamp() + ttl FOR NO KEY UPDATE", "WHERE false FOR NO KEY UPDATE", "./migrations", "Hold|Guard|Clamp|Clock|Ahead"},
 	{"guard: a seen token is believed within a day", leases, "IF seen > clock + 86400000000 THEN", "IF false THEN", "./migrations", "Seen|Belie|Guard|Token"},
-	{"once: only the holder begins", onceFile, "IF NOT FOUND OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;", "", "./migrations", "HolderOfItsLock"},
+	{"once: only the holder begins", onceFile, "IF until IS NULL OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;", "", "./migrations", "HolderOfItsLock"},
 	{"once: the lock on the lease", onceFile, "x.token = tok FOR KEY SHARE;", "x.token = tok;", "./migrations", "NoGrantComesBetween"},
 	{"once: what is done stays done", onceFile, "WHERE again AND x.outcome <> 'done' AND", "WHERE again AND", "./migrations", "LatestAttempt"},
 	{"once: not again without a retry", onceFile, "WHERE again AND x.outcome", "WHERE x.outcome", "./migrations", "LatestAttempt"},

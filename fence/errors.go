@@ -19,7 +19,7 @@ var (
 
 	// ErrAlreadyWritten comes when this very grant has written the row before: the write is a replay, or a second one that
 	// did not say [Again]. Nothing was written. The lease is as good as before; after a lost reply it is the good news.
-	ErrAlreadyWritten = errors.New("already written by this grant")
+	ErrAlreadyWritten = errors.New("already written by this grant, which writes a row once unless it says fence.Again()")
 
 	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant has deleted it. Nothing was
 	// written. The lease is as good as before.

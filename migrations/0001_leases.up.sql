@@ -417,7 +417,7 @@ DECLARE cap bigint;
 BEGIN
   SELECT cap_us INTO STRICT cap FROM pglock.guard FOR UPDATE;
   IF (us BETWEEN cap AND 86400000000) IS NOT TRUE THEN
-    RAISE EXCEPTION 'the cap is % us, and can be raised to 86400000000 us', cap USING ERRCODE = 'numeric_value_out_of_range';
+    RAISE EXCEPTION 'the cap is % s: it can be raised, to 24 h at most, and not lowered', trim_scale(cap / 1000000.0) USING ERRCODE = 'numeric_value_out_of_range';
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'local', true); END IF;
   UPDATE pglock.guard SET cap_us = us WHERE cap_us <> us;

@@ -217,3 +217,23 @@ BEGIN
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = lock) THEN PERFORM pglock.wake(ARRAY[lock]); END IF;
   status := 'done';
 END $$;
+
+-- Owner only: revoke to its end, for an operator with psql: CALL pglock.revoke_lock('name'). It answers the token. It blocks until the
+-- leases would have run out, a TTL at most, or until grace has passed. If it is stopped, call it again. Not in a transaction: what
+-- it does is committed on the way. It has no settings of its own, which would forbid that, so it makes them each time.
+CREATE PROCEDURE pglock.revoke_lock(lock text, grace interval DEFAULT '0', INOUT token bigint DEFAULT NULL) LANGUAGE plpgsql AS $$
+DECLARE id uuid := pg_catalog.gen_random_uuid(); first boolean := true; again boolean := true; rest float8; r record;
+BEGIN
+  WHILE again LOOP
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    SELECT * INTO r FROM pglock.revoke(lock, id, current_user::text, (extract(epoch FROM grace) * 1000000)::bigint, first);
+    again := r.status IN ('revoked', 'retry');
+    IF NOT again AND r.status <> 'done' THEN
+      RAISE EXCEPTION 'lock "%" is not revoked: %', lock, CASE r.status WHEN 'unknown' THEN 'nobody was ever granted it' ELSE concat_ws(': ', r.status, r.owner) END
+        USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    first := first AND r.status = 'retry'; token := r.token; rest := r.remaining_us / 1000000.0 + 0.05;
+    COMMIT;                                              -- or the holder would not know
+    IF again THEN PERFORM pg_catalog.pg_sleep(rest); END IF;
+  END LOOP;
+END $$;

@@ -44,6 +44,7 @@ CREATE VIEW pglock.once AS
 --   started  also the answer to a retry of the same call
 --   over     another attempt was first: see once_records. With again, only one that is done
 --   lost     the grant is not the one that holds the occurrence's lock
+--   elsewhere  nobody was ever granted that lock here: the locks are in another database
 -- The lock on the lease keeps a later grant away until this has committed, and the key makes attempts meet.
 CREATE FUNCTION pglock.once_start(work text, due_us bigint, tok bigint, again boolean) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -54,7 +55,8 @@ DECLARE
 BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'local', true); END IF;
   SELECT x.expires_at, x.owner INTO until, who FROM pglock.leases x WHERE x.name = o.lock AND x.slot = 0 AND x.token = tok FOR KEY SHARE;
-  IF NOT FOUND OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;
+  IF NOT FOUND AND NOT EXISTS (SELECT FROM pglock.leases x WHERE x.name = o.lock AND x.slot = 0) THEN RETURN 'elsewhere'; END IF;
+  IF until IS NULL OR until <= clock_timestamp() THEN RETURN 'lost'; END IF;
   INSERT INTO pglock.occurrences AS x (job, due, lock, token, owner, started_at) VALUES (work, o.due, o.lock, tok, who, clock_timestamp())
     ON CONFLICT (job, due) DO UPDATE SET token = tok, attempt = x.attempt + 1, owner = who, started_at = clock_timestamp(), ended_at = NULL,
       outcome = 'started', detail = ''

@@ -8,8 +8,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT g.cap_us, g.single_node FROM pglock.guard g WHERE g.one
 $$;
 
--- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower or forge a
--- token, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
+-- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower a
+-- fence, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
 CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -60,7 +60,7 @@ DO $$
 DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
     'pglock.inspect', 'pglock.fences', 'pglock.waits', 'pglock.occurrences', 'pglock.once']::regclass[];
-  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.revoke_lock', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
@@ -76,7 +76,7 @@ BEGIN
     SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass AS what, a.grantee
       FROM pg_class c, aclexplode(c.relacl) a WHERE c.oid = ANY (relations) AND a.grantee <> c.relowner
     UNION
-    SELECT 'FUNCTION ' || p.oid::regprocedure, a.grantee
+    SELECT 'ROUTINE ' || p.oid::regprocedure, a.grantee
       FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
       WHERE p.oid = ANY (functions) AND a.grantee <> p.proowner
   LOOP

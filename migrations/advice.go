@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -20,11 +21,13 @@ func (s state) cannotInstall() error {
 		return fmt.Errorf("%w: this is a standby, and schema %q is not up to date on it. Connect to the primary", ErrReadOnly, s.schema)
 	case !s.schemaExists && !s.mayCreateSchema:
 		return fmt.Errorf("%w: schema %q does not exist, and role %q has no CREATE on database %q. As a superuser or the database's owner: "+
-			"CREATE SCHEMA %s AUTHORIZATION %s (or GRANT CREATE ON DATABASE %s TO %s)",
-			ErrPrivilege, s.schema, s.role, s.database, quote(s.schema), quote(s.role), quote(s.database), quote(s.role))
+			"CREATE SCHEMA %s AUTHORIZATION %s (or GRANT CREATE ON DATABASE %s TO %s). "+
+			"Or let another role run migrations.Up, and then %s",
+			ErrPrivilege, s.schema, s.role, s.database, quote(s.schema), quote(s.role), quote(s.database), quote(s.role), s.grantLocker())
 	case s.schemaExists && !(s.mayCreate && s.mayUse):
-		return fmt.Errorf("%w: role %q has no %s on schema %q. As its owner: GRANT USAGE, CREATE ON SCHEMA %s TO %s",
-			ErrPrivilege, s.role, s.missing(), s.schema, quote(s.schema), quote(s.role))
+		return fmt.Errorf("%w: role %q has no %s on schema %q. As its owner: GRANT USAGE, CREATE ON SCHEMA %s TO %s; "+
+			"or let its owner run migrations.Up, and then %s",
+			ErrPrivilege, s.role, s.missing(), s.schema, quote(s.schema), quote(s.role), s.grantLocker())
 	case s.table && !s.owns:
 		return s.notOwner()
 	}
@@ -59,8 +62,19 @@ func (s state) notOwner() error {
 
 // cannotRead is for a role that has no part in the installation.
 func (s state) cannotRead() error {
-	return fmt.Errorf("%w: role %q may not read the table migrations in schema %q. As role %q: SELECT %s.grant_locker('%s')",
-		ErrPrivilege, s.role, s.schema, s.owner, quote(s.schema), strings.ReplaceAll(quote(s.role), "'", "''"))
+	return fmt.Errorf("%w: role %q may not read the table migrations in schema %q. As role %q: %s",
+		ErrPrivilege, s.role, s.schema, s.owner, s.grantLocker())
+}
+
+// plain is what need not be quoted to be the name of a role in a literal.
+var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+func (s state) grantLocker() string {
+	role := s.role
+	if !plain.MatchString(role) {
+		role = strings.ReplaceAll(quote(role), "'", "''")
+	}
+	return fmt.Sprintf("SELECT %s.grant_locker('%s')", quote(s.schema), role)
 }
 
 // capSQL is how the cap is changed. Never together with a grant: a failover that loses the one could lose the other.

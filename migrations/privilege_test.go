@@ -18,6 +18,7 @@ func onDatabase(t *testing.T, db *pgtest.Database, sql string) {
 // A role that may not do what is left is told what it lacks, and the statement that the message offers is enough.
 func TestMissingPrivilegesAreNamedWithTheWayOut(t *testing.T) {
 	t.Parallel()
+	const installed = `SELECT "[^"]*".grant_locker\('[^']*'\)`
 	for _, c := range []struct {
 		name, schema string
 		prepare      string
@@ -30,8 +31,10 @@ func TestMissingPrivilegesAreNamedWithTheWayOut(t *testing.T) {
 			`CREATE SCHEMA .* AUTHORIZATION "[^"]*"`,
 		},
 		{"no CREATE on the database, other way out", "x", "", []string{`schema "x"`}, `GRANT CREATE ON DATABASE "[^"]*" TO "[^"]*"`},
-		{"public is closed", "public", "REVOKE CREATE ON SCHEMA public FROM PUBLIC", []string{`no CREATE on schema "public"`}, `GRANT USAGE, CREATE ON SCHEMA .*`},
-		{"somebody else's schema", "x", "CREATE SCHEMA x", []string{"no USAGE and no CREATE"}, `GRANT USAGE, CREATE ON SCHEMA .*`},
+		{"public is closed", "public", "REVOKE CREATE ON SCHEMA public FROM PUBLIC", []string{`no CREATE on schema "public"`}, `GRANT USAGE, CREATE ON SCHEMA .* TO "[^"]*"`},
+		{"somebody else's schema", "x", "CREATE SCHEMA x", []string{"no USAGE and no CREATE"}, `GRANT USAGE, CREATE ON SCHEMA .* TO "[^"]*"`},
+		{"another role installs it", "x", "", []string{"let another role run migrations.Up"}, installed},
+		{"the owner of the schema installs it", "x", "CREATE SCHEMA x", []string{"let its owner run migrations.Up"}, installed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := pgtest.Empty(t)
@@ -45,6 +48,9 @@ func TestMissingPrivilegesAreNamedWithTheWayOut(t *testing.T) {
 			remedy := regexp.MustCompile(c.remedy).FindString(err.Error())
 			if remedy == "" {
 				t.Fatalf("no %s in %v", c.remedy, err)
+			}
+			if c.remedy == installed {
+				mustUp(t, db.Pool(t), migrations.Schema(c.schema))
 			}
 			db.Exec(t, remedy)
 			mustUp(t, pool, migrations.Schema(c.schema))

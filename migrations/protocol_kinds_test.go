@@ -460,3 +460,26 @@ func TestLosingCostsNothingForAnyKind(t *testing.T) {
 		t.Error("a grant has no footprint either: nothing was measured")
 	}
 }
+
+// An operator with psql needs one call. It commits on the way, since the holder is to know at once.
+func TestOneCallRevokesToTheEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	g := c.takeWith(ask{name: "a", ttl: 5 * time.Second}) // which no machine that stands still outlasts
+	until := one[time.Time](c, `SELECT expires_at FROM pglock.leases WHERE name = 'a'`)
+	c.begin()
+	if err := c.fails(`CALL pglock.revoke_lock('a')`); sqlState(err) != "2D000" {
+		t.Errorf("in a transaction: %v", err)
+	}
+	c.rollback()
+	token := one[int64](c, `CALL pglock.revoke_lock('a')`)
+	if now := one[time.Time](c, `SELECT clock_timestamp()`); token <= g.token || now.Before(until) {
+		t.Errorf("token %d after %d, at %v, while the lease lasted until %v", token, g.token, now, until)
+	}
+	want(t, "the holder's renewal", c.renew(g), "taken")
+	want(t, "the next", c.try("a"), "granted")
+	if err := c.fails(`CALL pglock.revoke_lock('b')`); !strings.Contains(err.Error(), "nobody was ever granted it") {
+		t.Errorf("a name that nobody has used: %v", err)
+	}
+}

@@ -33,6 +33,7 @@ func TestAnOccurrenceIsBegunByTheHolderOfItsLock(t *testing.T) {
 	db := pgtest.DB(t)
 	c := newCaller(t, db)
 	other := c.take("a")
+	want(t, "a lock that is in another database", c.onceStart(other.token, true), "elsewhere")
 	g := c.take(onceLock)
 	for what, token := range map[string]int64{"another lock's": other.token, "a later": g.token + 1, "no": 0} {
 		want(t, what+" token", c.onceStart(token, true), "lost")

@@ -103,7 +103,7 @@ func TestOddSchemaNamesWork(t *testing.T) {
 				t.Errorf("fence_raise: %q, %v", verdict, err)
 			}
 			err = locker.QueryRow(t.Context(), on(`SELECT pglock.once_start('job', 0, $1, true)`), token).Scan(&verdict)
-			if err != nil || verdict != "lost" {
+			if err != nil || verdict != "elsewhere" {
 				t.Errorf("once_start: %q, %v", verdict, err)
 			}
 			db.Exec(t, on(`SELECT * FROM pglock.once_records('job', 0), pglock.holder('a'); SELECT pglock.once_prune('0', 1)`))

@@ -133,10 +133,10 @@ func things(t *testing.T, db *pgtest.Database) []thing {
 	} {
 		all = append(all, thing{"sequence", sql})
 	}
-	for _, f := range list(t, db, `SELECT proname || ' ' || pronargs FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace`) {
-		var name string
+	for _, f := range list(t, db, `SELECT CASE prokind WHEN 'p' THEN 'CALL ' ELSE 'SELECT ' END || proname || ' ' || pronargs FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace`) {
+		var verb, name string
 		var args int
-		if _, err := fmt.Sscan(f, &name, &args); err != nil {
+		if _, err := fmt.Sscan(f, &verb, &name, &args); err != nil {
 			t.Fatal(err)
 		}
 		nulls := strings.TrimSuffix(strings.Repeat("NULL, ", args), ", ")
@@ -144,10 +144,10 @@ func things(t *testing.T, db *pgtest.Database) []thing {
 			nulls = strings.Replace(nulls, "NULL, NULL", "NULL, ROW(1)", 1)
 		}
 		all = append(
-			all, thing{"call " + name, fmt.Sprintf("SELECT pglock.%s(%s)", name, nulls)},
-			thing{"alter " + name, fmt.Sprintf("ALTER FUNCTION pglock.%s SECURITY INVOKER", name)},
-			thing{"drop " + name, fmt.Sprintf("DROP FUNCTION pglock.%s CASCADE", name)},
-			thing{"grant " + name, fmt.Sprintf("GRANT EXECUTE ON FUNCTION pglock.%s TO PUBLIC", name)},
+			all, thing{"call " + name, fmt.Sprintf("%s pglock.%s(%s)", verb, name, nulls)},
+			thing{"alter " + name, fmt.Sprintf("ALTER ROUTINE pglock.%s SECURITY INVOKER", name)},
+			thing{"drop " + name, fmt.Sprintf("DROP ROUTINE pglock.%s CASCADE", name)},
+			thing{"grant " + name, fmt.Sprintf("GRANT EXECUTE ON ROUTINE pglock.%s TO PUBLIC", name)},
 		)
 	}
 	return all
@@ -274,7 +274,7 @@ func TestAHijackedSessionChangesNothing(t *testing.T) {
 		{"SELECT status FROM pglock.release(ARRAY['b'], ARRAY['7c1c2b54-5c1f-4a52-8a33-6f1b7a5c0001'::uuid])", "released"},
 		{"SELECT hold_us::text FROM pglock.check_in(0)", "0"},
 		{"SELECT concat_ws(' ', held, owner) FROM pglock.holder('a')", "t test"},
-		{"SELECT pglock.once_start('job', 0, 1, true)", "lost"},
+		{"SELECT pglock.once_start('job', 0, 1, true)", "elsewhere"},
 		{"SELECT verdict FROM pglock.once_end('job', 0, 1, 'done', '')", "gone"},
 		{"SELECT count(*)::text FROM pglock.once_records('job')", "0"},
 		{"SELECT verdict FROM pglock.fence_raise('r', 'a', 0, 9007199254740991)", "never_granted"},

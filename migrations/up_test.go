@@ -177,11 +177,11 @@ func TestUpIsANoOpForARoleWithoutCreate(t *testing.T) {
 	role := db.Role(t)
 	locker := poolAs(t, db.URLAs(role))
 
-	wantErr(t, migrations.Up(t.Context(), locker), migrations.ErrPrivilege, role, `SELECT "pglock".grant_locker('"`+role+`"')`)
+	wantErr(t, migrations.Up(t.Context(), locker), migrations.ErrPrivilege, role, `SELECT "pglock".grant_locker('`+role+`')`)
 	_, err := migrations.Version(t.Context(), locker)
 	wantErr(t, err, migrations.ErrPrivilege)
 
-	db.Exec(t, `SELECT pglock.grant_locker('"`+role+`"')`) // as the message says
+	db.Exec(t, `SELECT "pglock".grant_locker('`+role+`')`) // as the message says
 	mustUp(t, locker)
 	mustUp(t, locker, migrations.Cap(time.Second))
 	wantErr(t, migrations.Up(t.Context(), locker, migrations.Cap(2*time.Second)), migrations.ErrSettings)

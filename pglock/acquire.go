@@ -126,7 +126,7 @@ func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
 			}
 			return nil, waited(ctx, w.config.name, c.queues.reason(w))
 		case <-c.closing.Done():
-			return nil, ErrClosed
+			return nil, closedFor(w.config)
 		}
 	}
 }
@@ -153,10 +153,13 @@ func (c *Client) begin(ctx context.Context, names []string, opts []Option) (leas
 		}
 	}
 	if err == nil && !c.enter() {
-		err = ErrClosed
+		err = closedFor(lc)
 	}
 	return lc, err
 }
+
+// closedFor says what a closed client was asked for.
+func closedFor(lc leaseConfig) error { return prefixed(fmt.Sprintf("lock %q", lc.name), ErrClosed) }
 
 // attempt sends one acquisition, with an id of its own, and turns the reply into a lease or an error.
 func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
@@ -167,7 +170,7 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 	c.work.ask(r)
 	_, l, err := c.await(ctx, r)
 	if errors.Is(err, errAbandoned) && c.closing.Err() != nil {
-		return nil, ErrClosed
+		return nil, closedFor(lc)
 	}
 	if errors.Is(err, errAbandoned) {
 		return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
@@ -205,7 +208,11 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
 	case "held", "kept", "marked":
-		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+		held := &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
+		if a.status == "held" {
+			held.Permits = max(int(lc.kind), 0)
+		}
+		return held
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
 	case "retry": // free, but just now locked by another
@@ -214,9 +221,10 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":
 		c.heldBack(a.remaining, a.owner)
-		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner}
+		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner, schema: c.cfg.Schema}
 	case "stale":
-		return fmt.Errorf("%w: this client has seen %d; let the owner run raise_token_floor(%d) in schema %q", ErrTokensBehind, c.seen.Load(), c.seen.Load(), c.cfg.Schema)
+		seen := c.seen.Load()
+		return fmt.Errorf("%w: this client has seen %d: as the owner of the schema: %s", ErrTokensBehind, seen, c.in(fmt.Sprintf("SELECT pglock.raise_token_floor(%d)", seen)))
 	case "ttl_too_long":
 		return c.ttlTooLong(lc, a.remaining)
 	}

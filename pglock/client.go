@@ -173,7 +173,7 @@ func (c *Client) Close(ctx context.Context) error {
 		if ctx.Err() != nil {
 			cause = context.Cause(ctx)
 		}
-		c.closeErr = fmt.Errorf("%w: %d leases, among them %q: %w", ErrNotReleased, len(left), left[:min(len(left), 5)], cause)
+		c.closeErr = fmt.Errorf("%w: of %q (%d in all): %w", ErrNotReleased, left[:min(len(left), 5)], len(left), cause)
 	}
 	close(c.closed)
 	return c.closeErr

@@ -62,6 +62,9 @@ func TestAClosedClientAnswersErrClosed(t *testing.T) {
 	}
 	_, err := c.TryAcquire(t.Context(), "a")
 	wantErr(t, "TryAcquire", err, pglock.ErrClosed)
+	if got := err.Error(); got != `pglock: lock "a": client closed` {
+		t.Errorf("TryAcquire = %s", got)
+	}
 	_, err = c.Acquire(t.Context(), "a")
 	wantErr(t, "Acquire", err, pglock.ErrClosed)
 	_, err = c.Inspect(t.Context(), "a")

@@ -57,10 +57,9 @@
 //
 // # Kinds
 //
-// A lock is held by one at a time, unless those who use it say otherwise: [Shared] lets readers hold it beside each other, [Permits]
-// makes it a semaphore. Each holder then has a slot, which is a lease like any other. [Client.AcquireAll] is granted several names
-// at once, or none. [LockDelay] and [MaxHold] are about holders that crash and leases that are forgotten; [Client.Revoke] takes
-// a lock away.
+// A name is either a lock, held alone or shared by readers ([Shared]), or a semaphore of n ([Permits]). Each reader and each permit
+// has a slot, which is a lease like any other. [Client.AcquireAll] is granted several names at once, or none. [LockDelay] and
+// [MaxHold] are about holders that crash and leases that are forgotten; [Client.Revoke] takes a lock away.
 //
 // # Leaders
 //

@@ -144,7 +144,7 @@ func (e *Elector) sleep(ctx context.Context, d time.Duration, changed <-chan str
 	case <-ctx.Done():
 		return e.stopped(ctx)
 	case <-e.client.closing.Done():
-		return ErrClosed
+		return prefixed(fmt.Sprintf("election %q", e.name), ErrClosed)
 	}
 }
 

@@ -42,7 +42,7 @@ func (e *Elector) look(ctx context.Context) (Leader, time.Duration, error) {
 		s.Since, s.Remaining = time.UnixMicro(since), microseconds(remaining)
 		return s, err
 	}
-	found, err := collect(ctx, e.client, status, pinTimeouts, statement{sql: e.client.in(holderSQL), args: []any{e.name}})
+	found, err := collect(ctx, e.client, call{fmt.Sprintf("leader of election %q", e.name), locker}, status, pinTimeouts, statement{sql: e.client.in(holderSQL), args: []any{e.name}})
 	switch {
 	case err != nil:
 		return Leader{}, 0, err

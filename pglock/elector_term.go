@@ -80,7 +80,7 @@ func (e *Elector) serve(ctx, tctx context.Context, t *term, lead func(context.Co
 	case ctx.Err() != nil:
 		return 0, e.shutDown(ctx, t)
 	case errors.Is(t.err, ErrClosed):
-		return 0, ErrClosed
+		return 0, prefixed(fmt.Sprintf("election %q", e.name), ErrClosed)
 	case errors.Is(t.err, ErrNotReleased):
 		e.client.log.Warn("pglock: a term is over, but its release is not confirmed yet", "election", e.name, "error", t.err)
 	case errors.Is(ended, ErrLost):

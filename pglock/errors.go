@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencedlock/fencedlock/fence"
 )
 
@@ -83,6 +85,7 @@ type HeldError struct {
 	Token     fence.Token   // of the holder's grant; 0 where it was not told
 	Since     time.Time     // when it was granted, by the database's clock; of the last holder while it is changing hands
 	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
+	Permits   int           // if all of a semaphore were taken, how many: then the grant is the one that may be over first
 	Over      bool          // nobody holds it any more: HoldAtLeast or LockDelay keeps it from others for what remains
 }
 
@@ -93,6 +96,10 @@ func (e *HeldError) Error() string {
 	if e.Over {
 		return fmt.Sprintf("pglock: %q was held by %q since %s (token %d), and is kept from others for another %v (HoldAtLeast or LockDelay)",
 			e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
+	}
+	if e.Permits > 1 {
+		return fmt.Sprintf("pglock: all %d permits of %q are taken; the first to be free may be that of %q, since %s (token %d), %v left unless renewed",
+			e.Permits, e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("pglock: %q is held by %q since %s (token %d), %v left unless renewed",
 		e.Name, e.Owner, e.Since.Format(time.RFC3339), e.Token, e.Remaining.Round(time.Millisecond))
@@ -106,12 +113,13 @@ type HeldBackError struct {
 	Name      string
 	Remaining time.Duration // by the database's clock, when it answered
 	Reason    string        // what the database knows of it: the server was restarted, another granted last, …
+	schema    string
 }
 
 func (e *HeldBackError) Error() string {
 	return fmt.Sprintf("pglock: %q: new grants are held back for %v (%s), until every lease that may have been lost has run out; "+
-		"who knows that none was lost may end it with Client.EndHold, or SELECT end_hold() in the lock schema",
-		e.Name, e.Remaining.Round(time.Millisecond), cmp.Or(e.Reason, "after a restart, failover or restore"))
+		"the owner of the schema, knowing that none was lost, may end it: Client.EndHold, or SELECT %s.end_hold()",
+		e.Name, e.Remaining.Round(time.Millisecond), cmp.Or(e.Reason, "after a restart, failover or restore"), pgx.Identifier{cmp.Or(e.schema, "pglock")}.Sanitize())
 }
 
 // Is matches ErrHeldBack.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -49,8 +50,31 @@ func readOnly(err error) bool {
 	return errors.As(err, &pe) && (pe.Code == "25006" || pe.Code == "0A000" && pe.Routine == "call_bool_check_hook")
 }
 
-// explain turns an error of the driver into one that a caller can act on. Errors that it does not know pass unchanged.
-func explain(schema string, err error) error {
+// A part is what a role must have been given for a call.
+type part int
+
+const (
+	locker part = iota
+	auditor
+	owner
+)
+
+// denied says how a role comes to play the part.
+func (p part) denied(schema string) string {
+	switch quoted := (pgx.Identifier{schema}).Sanitize(); p {
+	case locker:
+		return fmt.Sprintf("as the owner of the schema: SELECT %s.grant_locker('the_role')", quoted)
+	case auditor:
+		return fmt.Sprintf("as the owner of the schema: SELECT %s.grant_auditor('the_role')", quoted)
+	}
+	return fmt.Sprintf("only the owner of schema %q may", schema)
+}
+
+// explain is explainTo for what a locker does.
+func explain(schema string, err error) error { return explainTo(locker, schema, err) }
+
+// explainTo turns an error of the driver into one that a caller can act on. Errors that it does not know pass unchanged.
+func explainTo(p part, schema string, err error) error {
 	switch state := sqlState(err); {
 	case err == nil, errors.As(err, new(*hookError)):
 		return err
@@ -61,8 +85,7 @@ func explain(schema string, err error) error {
 	case state == "42501" && errors.As(err, new(*connectError)) && fatal(err):
 		return fmt.Errorf("%w: the role needs CONNECT on the database (%w)", ErrNotAllowed, err)
 	case state == "42501":
-		return fmt.Errorf("%w: let the owner of schema %q run grant_locker for this role, grant_auditor for one that inspects; "+
-			"prune, end_hold, declare_single_node, raise_cap and raise_token_floor are the owner's own (%w)", ErrNotAllowed, schema, err)
+		return fmt.Errorf("%w: %s (%w)", ErrNotAllowed, p.denied(schema), err)
 	case poisoned(err):
 		return fmt.Errorf("%w: the database refuses a value: %w", ErrInvalidOption, err)
 	}

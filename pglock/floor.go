@@ -22,5 +22,5 @@ func (c *Client) RaiseTokenFloor(ctx context.Context, floor fence.Token) error {
 	if floor < 1 || floor > maxFloor {
 		return fmt.Errorf("%w: a token floor of %d: want 1 to %d", ErrInvalidOption, floor, maxFloor)
 	}
-	return c.operate(ctx, raiseFloorSQL, int64(floor))
+	return c.operate(ctx, "raise the token floor", raiseFloorSQL, int64(floor))
 }

@@ -35,7 +35,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Status, error) {
 	if err := checkName(name); err != nil {
 		return Status{}, err
 	}
-	found, err := c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY held DESC, free_in DESC, token DESC LIMIT 1`, name)
+	found, err := c.inspect(ctx, fmt.Sprintf("inspect lock %q", name), ` WHERE name OPERATOR(pg_catalog.=) $1 ORDER BY held DESC, free_in DESC, token DESC LIMIT 1`, name)
 	if err != nil || len(found) == 0 {
 		return Status{Name: name}, err
 	}
@@ -47,22 +47,22 @@ func (c *Client) Holders(ctx context.Context, name string) ([]Status, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	return c.inspect(ctx, ` WHERE name OPERATOR(pg_catalog.=) $1 AND held ORDER BY slot`, name)
+	return c.inspect(ctx, fmt.Sprintf("inspect lock %q", name), ` WHERE name OPERATOR(pg_catalog.=) $1 AND held ORDER BY slot`, name)
 }
 
 // List answers every lock that was ever granted and not pruned, by name and slot. It blocks, needs and fails as Inspect does.
 func (c *Client) List(ctx context.Context) ([]Status, error) {
-	return c.inspect(ctx, ` ORDER BY name, slot`)
+	return c.inspect(ctx, "list the locks", ` ORDER BY name, slot`)
 }
 
-func (c *Client) inspect(ctx context.Context, where string, args ...any) ([]Status, error) {
+func (c *Client) inspect(ctx context.Context, what, where string, args ...any) ([]Status, error) {
 	status := func(row pgx.CollectableRow) (s Status, err error) {
 		var since, ttl, remaining, freeIn int64
 		err = row.Scan(&s.Name, &s.Slot, &s.Held, &s.Owner, &s.Token, &since, &ttl, &remaining, &freeIn, &s.Metadata)
 		s.Since, s.TTL, s.Remaining, s.FreeIn = time.UnixMicro(since), microseconds(ttl), microseconds(remaining), microseconds(freeIn)
 		return s, err
 	}
-	return collect(ctx, c, status, pinTimeouts, statement{sql: c.in(inspectSQL) + where, args: args})
+	return collect(ctx, c, call{what, auditor}, status, pinTimeouts, statement{sql: c.in(inspectSQL) + where, args: args})
 }
 
 // Prune forgets locks that nobody was granted for idle, and nobody holds, and answers how many. Their tokens are never handed
@@ -75,7 +75,7 @@ func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 		return 0, fmt.Errorf("%w: Prune of names idle for %v", ErrInvalidOption, idle)
 	}
 	for total := 0; ; {
-		n, err := collect(ctx, c, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(pruneSQL), args: []any{idle.Microseconds(), pruneChunk}})
+		n, err := collect(ctx, c, call{"prune", owner}, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(pruneSQL), args: []any{idle.Microseconds(), pruneChunk}})
 		if err != nil || n[0] == 0 {
 			return total, err
 		}
@@ -83,10 +83,16 @@ func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 	}
 }
 
+// A call is what was tried, and who may.
+type call struct {
+	what string
+	part part
+}
+
 // collect reads all that the last of the statements answers, on a connection of the pool for reads. They are one transaction.
-func collect[T any](ctx context.Context, c *Client, row pgx.RowToFunc[T], statements ...statement) ([]T, error) {
+func collect[T any](ctx context.Context, c *Client, tried call, row pgx.RowToFunc[T], statements ...statement) ([]T, error) {
 	if !c.enter() {
-		return nil, ErrClosed
+		return nil, prefixed(tried.what, ErrClosed)
 	}
 	defer c.calls.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -104,10 +110,10 @@ func collect[T any](ctx context.Context, c *Client, row pgx.RowToFunc[T], statem
 	})
 	err := c.reads.SendBatch(ctx, &b).Close()
 	if err != nil && c.closing.Err() != nil {
-		return nil, ErrClosed
+		return nil, prefixed(tried.what, ErrClosed)
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return found, prefixed("read the locks", explain(c.cfg.Schema, err))
+	return found, prefixed(tried.what, explainTo(tried.part, c.cfg.Schema, err))
 }

@@ -3,7 +3,6 @@ package pglock
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -25,7 +24,18 @@ func (k kind) String() string {
 	if k <= 0 {
 		return "a lock without permits"
 	}
+	if k == 1 {
+		return "a semaphore with 1 permit"
+	}
 	return fmt.Sprintf("a semaphore with %d permits", int(k))
+}
+
+// option is how a caller asks for it.
+func (k kind) option() string {
+	if k == shared {
+		return "Shared()"
+	}
+	return fmt.Sprintf("Permits(%d)", int(k))
 }
 
 // Shared lets any number hold the name at the same time, as readers do; whoever asks without it, a writer, holds it alone. A writer
@@ -37,7 +47,7 @@ func (k kind) String() string {
 // fence.HeldTx and fence.Hold take the grant of a shared lease; other fences refuse it with fence.ErrShared. A grant takes
 // longer the more readers there are, by about a microsecond for each.
 func Shared() Option {
-	return Option{func(c *leaseConfig) error { return c.become(shared, "Shared") }}
+	return Option{func(c *leaseConfig) error { return c.become(shared) }}
 }
 
 // Permits makes the name a semaphore: at most n hold it at the same time, over all processes. All that use a name must say the
@@ -51,13 +61,13 @@ func Permits(n int) Option {
 		if n < 1 || n > maxPermits {
 			return fmt.Errorf("%w: Permits(%d): want 1 to %d", ErrInvalidOption, n, maxPermits)
 		}
-		return c.become(kind(n), fmt.Sprintf("Permits(%d)", n))
+		return c.become(kind(n))
 	}}
 }
 
-func (c *leaseConfig) become(k kind, option string) error {
+func (c *leaseConfig) become(k kind) error {
 	if c.kind != alone && c.kind != k {
-		return fmt.Errorf("%w: %s: another option says that the lock is of another kind", ErrInvalidOption, option)
+		return fmt.Errorf("%w: %s and %s exclude each other", ErrInvalidOption, c.kind.option(), k.option())
 	}
 	c.kind = k
 	return nil
@@ -95,19 +105,18 @@ func checkNames(names []string) (label string, err error) {
 	if len(names) == 0 || len(names) > maxNames {
 		return "", fmt.Errorf("%w: %d names, want 1 to %d", ErrInvalidName, len(names), maxNames)
 	}
-	for _, name := range names {
-		if err := checkName(name); err != nil {
-			return "", err
-		}
-	}
 	if len(names) == 1 {
-		return names[0], nil
+		return names[0], checkName(names[0])
 	}
-	sorted := slices.Sorted(slices.Values(names))
-	for i, name := range sorted[1:] {
-		if name == sorted[i] {
-			return "", fmt.Errorf("%w: %q is there twice", ErrInvalidName, name)
+	first := make(map[string]int, len(names))
+	for i, name := range names {
+		if err := checkName(name); err != nil {
+			return "", fmt.Errorf("%w (name %d of %d)", err, i+1, len(names))
 		}
+		if j, twice := first[name]; twice {
+			return "", fmt.Errorf("%w: %q is there twice, as name %d and %d of %d", ErrInvalidName, name, j+1, i+1, len(names))
+		}
+		first[name] = i
 	}
 	return strings.Join(names, ", "), nil
 }

@@ -181,7 +181,11 @@ func TestASemaphoreHasNoMoreHoldersThanPermits(t *testing.T) {
 	for range permits {
 		take(t, clients[0], "workers", pglock.Permits(permits))
 	}
-	wantHeld(t, clients[1], "workers", pglock.Permits(permits))
+	_, err := clients[1].TryAcquire(soon(t), "workers", pglock.Permits(permits))
+	full, ok := errors.AsType[*pglock.HeldError](err)
+	if !ok || full.Permits != permits || !strings.Contains(err.Error(), `all 3 permits of "workers" are taken`) {
+		t.Errorf("TryAcquire of a full semaphore: %v", err)
+	}
 	held, err := clients[0].Holders(soon(t), "workers")
 	if err != nil || len(held) != permits {
 		t.Errorf("Holders: %v, %v", held, err)
@@ -247,9 +251,14 @@ func TestSeveralNamesAreGrantedTogetherOrNotAtAll(t *testing.T) {
 	for _, name := range []string{"x", "y", "z"} {
 		take(t, b, name)
 	}
-	for _, names := range [][]string{nil, {}, {"a", "b", "a"}, {"a", ""}, make([]string, 1001)} {
+	for says, names := range map[string][]string{
+		"0 names": {}, `"a" is there twice, as name 1 and 3 of 3`: {"a", "b", "a"}, "it is empty (name 2 of 2)": {"a", ""}, "1001 names": make([]string, 1001),
+	} {
 		_, err := a.AcquireAll(soon(t), names)
 		wantErr(t, fmt.Sprintf("AcquireAll of %d names", len(names)), err, pglock.ErrInvalidName)
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("AcquireAll of %d names: %v, want %s", len(names), err, says)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ const standbyPoll = 50 * time.Millisecond
 // Calls that wait notice within a second. The error is ErrNotAllowed, ErrNotMigrated, ErrReadOnly, ErrClosed, the cause of
 // ctx, or what the driver says.
 func (c *Client) EndHold(ctx context.Context) error {
-	return c.operate(ctx, endHoldSQL)
+	return c.operate(ctx, "end the hold", endHoldSQL)
 }
 
 // DeclareSingleNode says whether the server has no standby and is never restored from a copy, as migrations.SingleNode does at
@@ -33,7 +33,7 @@ func (c *Client) EndHold(ctx context.Context) error {
 //
 // Only the owner of the schema may. It blocks and fails as EndHold does; after an error either may hold.
 func (c *Client) DeclareSingleNode(ctx context.Context, yes bool) error {
-	return c.operate(ctx, singleNodeSQL, yes)
+	return c.operate(ctx, "declare a single node", singleNodeSQL, yes)
 }
 
 // RaiseCap allows TTLs up to ttl, from the present cap to 24 h in whole microseconds; the cap is never lowered. It is also how
@@ -49,18 +49,19 @@ func (c *Client) RaiseCap(ctx context.Context, ttl time.Duration) error {
 	if ttl < MinTTL || ttl > maxCap || ttl%time.Microsecond != 0 {
 		return fmt.Errorf("%w: a cap of %v: want whole microseconds from %v to %v", ErrInvalidOption, ttl, MinTTL, maxCap)
 	}
-	if err := c.operate(ctx, raiseCapSQL, ttl.Microseconds()); err != nil {
+	raise := fmt.Sprintf("raise the cap to %v", ttl)
+	if err := c.operate(ctx, raise, raiseCapSQL, ttl.Microseconds()); err != nil {
 		return err
 	}
-	end, err := collect(ctx, c, pgx.RowTo[string], statement{sql: `SELECT pg_catalog.pg_current_wal_insert_lsn()::text`})
+	end, err := collect(ctx, c, call{raise, owner}, pgx.RowTo[string], statement{sql: `SELECT pg_catalog.pg_current_wal_insert_lsn()::text`})
 	if err != nil {
-		return fmt.Errorf("pglock: the cap is raised, but whether the standbys have it is not known: %w", err)
+		return prefixed("the cap is raised, but whether the standbys have it is not known", err)
 	}
 	for {
-		behind, err := collect(ctx, c, pgx.RowTo[string], statement{sql: behindSQL, args: []any{end[0]}})
+		behind, err := collect(ctx, c, call{raise, owner}, pgx.RowTo[string], statement{sql: behindSQL, args: []any{end[0]}})
 		switch {
 		case err != nil:
-			return fmt.Errorf("pglock: the cap is raised, but whether the standbys have it is not known: %w", err)
+			return prefixed("the cap is raised, but whether the standbys have it is not known", err)
 		case len(behind) == 0:
 			return nil
 		case behind[0] == "":
@@ -70,7 +71,7 @@ func (c *Client) RaiseCap(ctx context.Context, ttl time.Duration) error {
 		select {
 		case <-time.After(standbyPoll):
 		case <-c.closing.Done():
-			return ErrClosed
+			return prefixed("the cap is raised, but whether the standbys have it is not known", ErrClosed)
 		case <-ctx.Done():
 			return fmt.Errorf("pglock: the cap is raised, but these standbys have not replayed it: %s; raise it once more before a client uses a longer TTL: %w",
 				strings.Join(behind, ", "), context.Cause(ctx))
@@ -79,8 +80,8 @@ func (c *Client) RaiseCap(ctx context.Context, ttl time.Duration) error {
 }
 
 // operate runs a call that only the owner may make.
-func (c *Client) operate(ctx context.Context, sql string, args ...any) error {
-	_, err := collect(ctx, c, pgx.RowTo[any], pinIsolation, pinTimeouts, statement{sql: c.in(sql), args: args})
+func (c *Client) operate(ctx context.Context, what, sql string, args ...any) error {
+	_, err := collect(ctx, c, call{what, owner}, pgx.RowTo[any], pinIsolation, pinTimeouts, statement{sql: c.in(sql), args: args})
 	return err
 }
 

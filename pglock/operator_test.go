@@ -28,7 +28,7 @@ func TestTheOwnerEndsAHoldAndAHoldSaysWhyItIs(t *testing.T) {
 	if !errors.As(err, &back) || back.Reason != "the server was restarted" {
 		t.Fatalf("TryAcquire = %v, want a *HeldBackError with its reason", err)
 	}
-	for _, part := range []string{`"a"`, "the server was restarted", "EndHold"} {
+	for _, part := range []string{`"a"`, "the server was restarted", "EndHold", `SELECT "pglock".end_hold()`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}
@@ -71,10 +71,17 @@ func TestARaisedCapAllowsLongerTTLs(t *testing.T) {
 	c := client(t, d)
 	_, err := c.TryAcquire(soon(t), "a", pglock.TTL(time.Minute))
 	wantErr(t, "a TTL above the cap", err, pglock.ErrInvalidOption)
+	if !strings.Contains(err.Error(), `SELECT "pglock".raise_cap(60000000)`) {
+		t.Errorf("%v: want the way to raise it", err)
+	}
 	wantErr(t, "RaiseCap", c.RaiseCap(soon(t), time.Minute), nil)
 	wantErr(t, "RaiseCap to what it is", c.RaiseCap(soon(t), time.Minute), nil)
 	release(t, take(t, c, "a", pglock.TTL(time.Minute)))
-	wantErr(t, "a lower cap", c.RaiseCap(soon(t), 59*time.Second), pglock.ErrInvalidOption)
+	err = c.RaiseCap(soon(t), 59*time.Second)
+	wantErr(t, "a lower cap", err, pglock.ErrInvalidOption)
+	if !strings.Contains(err.Error(), "the cap is 60 s") {
+		t.Errorf("%v: want the cap", err)
+	}
 	for _, bad := range []time.Duration{-1, 0, pglock.MinTTL - 1, time.Minute + 1, 24*time.Hour + 1, 1<<63 - 1} {
 		wantErr(t, "RaiseCap to "+bad.String(), nowhere(t).RaiseCap(soon(t), bad), pglock.ErrInvalidOption)
 	}

@@ -116,7 +116,7 @@ func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err
 }
 
 func (c *Client) ttlTooLong(lc leaseConfig, longest time.Duration) error {
-	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v. Take a shorter one (renewals extend it), or let the "+
-		"owner of the schema run %s, and wait until every standby has replayed it",
-		ErrInvalidOption, lc.name, lc.ttl, longest, c.in(fmt.Sprintf("UPDATE pglock.guard SET cap_us = %d", lc.ttl.Microseconds())))
+	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v. A shorter one will do: renewals extend it. Otherwise, as the "+
+		"owner of the schema: Client.RaiseCap(%v), or %s, and wait until every standby has replayed it; new grants then wait that long after "+
+		"each restart or failover", ErrInvalidOption, lc.name, lc.ttl, longest, lc.ttl, c.in(fmt.Sprintf("SELECT pglock.raise_cap(%d)", lc.ttl.Microseconds())))
 }

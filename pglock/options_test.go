@@ -144,13 +144,17 @@ func TestABadOptionIsRefusedBeforeAnySQL(t *testing.T) {
 		_, err := c.TryAcquire(t.Context(), "a", o)
 		wantErr(t, what, err, pglock.ErrInvalidOption)
 	}
+	_, err := c.TryAcquire(t.Context(), "a", pglock.Permits(3), pglock.Shared())
+	if wantErr(t, "two kinds", err, pglock.ErrInvalidOption); !strings.Contains(err.Error(), "Permits(3) and Shared() exclude each other") {
+		t.Errorf("two kinds: %v", err)
+	}
 	for what, cfg := range map[string]pglock.Config{
 		"long schema": {Schema: strings.Repeat("s", 64)}, "NUL in the schema": {Schema: "a\x00"}, "schema is no UTF-8": {Schema: "\xff"},
 	} {
 		_, err := pglock.Open("host=/nonexistent", cfg)
 		wantErr(t, what, err, pglock.ErrInvalidOption)
 	}
-	_, err := pglock.New(nil, pglock.Config{})
+	_, err = pglock.New(nil, pglock.Config{})
 	wantErr(t, "New without a pool", err, pglock.ErrInvalidOption)
 	_, err = pglock.Open("postgres://%zz", pglock.Config{})
 	wantErr(t, "Open of a bad URL", err, pglock.ErrInvalidOption)

@@ -72,21 +72,35 @@ func TestAMissingPrivilegeIsToldAtOnceWithTheGrant(t *testing.T) {
 	nobody, locker := d.Role(t), d.Role(t)
 	d.Exec(t, fmt.Sprintf(`SELECT pglock.grant_locker('%s')`, locker))
 	before := relations(t, d)
-	notAllowed := func(how string, err error) {
+	notAllowed := func(how string, err error, says string) {
+		t.Helper()
 		wantErr(t, how, err, pglock.ErrNotAllowed)
-		if err == nil || !strings.Contains(err.Error(), "grant_locker") {
-			t.Errorf("%s = %v, want the grant in it", how, err)
+		if err == nil || !strings.HasPrefix(err.Error(), says) {
+			t.Errorf("%s = %v, want %s", how, err, says)
 		}
 	}
-	atOnce(t, open(t, d.URLAs(nobody), pglock.Config{}), notAllowed)
+	atOnce(t, open(t, d.URLAs(nobody), pglock.Config{}), func(how string, err error) {
+		notAllowed(how, err, `pglock: lock "a": permission denied: as the owner of the schema: SELECT "pglock".grant_locker('the_role') (`)
+	})
 	c := open(t, d.URLAs(locker), pglock.Config{})
 	release(t, take(t, c, "a"))
 	_, err := c.Inspect(soon(t), "a")
-	notAllowed("Inspect by a locker", err)
+	const auditor, owner = `permission denied: as the owner of the schema: SELECT "pglock".grant_auditor('the_role') (`, `permission denied: only the owner of schema "pglock" may (`
+	notAllowed("Inspect by a locker", err, `pglock: inspect lock "a": `+auditor)
 	_, err = c.List(soon(t))
-	notAllowed("List by a locker", err)
+	notAllowed("List by a locker", err, `pglock: list the locks: `+auditor)
 	_, err = c.Prune(soon(t), time.Hour)
-	notAllowed("Prune by a locker", err)
+	notAllowed("Prune by a locker", err, `pglock: prune: `+owner)
+	_, err = c.Revoke(soon(t), "a", 0)
+	notAllowed("Revoke by a locker", err, `pglock: revoke lock "a": `+owner)
+	notAllowed("EndHold by a locker", c.EndHold(soon(t)), `pglock: end the hold: `+owner)
+	notAllowed("RaiseCap by a locker", c.RaiseCap(soon(t), time.Minute), `pglock: raise the cap to 1m0s: `+owner)
+	notAllowed("DeclareSingleNode by a locker", c.DeclareSingleNode(soon(t), true), `pglock: declare a single node: `+owner)
+	notAllowed("RaiseTokenFloor by a locker", c.RaiseTokenFloor(soon(t), 1), `pglock: raise the token floor: `+owner)
+	e, err := pglock.NewElector(open(t, d.URLAs(nobody), pglock.Config{}), "a", pglock.ElectorConfig{})
+	wantErr(t, "NewElector", err, nil)
+	_, err = e.Leader(soon(t))
+	notAllowed("Leader by nobody", err, `pglock: leader of election "a": permission denied: as the owner of the schema: SELECT "pglock".grant_locker(`)
 	if after := relations(t, d); after != before {
 		t.Errorf("relations, functions, schemas: %s before, %s after", before, after)
 	}

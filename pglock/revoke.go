@@ -34,7 +34,7 @@ func (c *Client) Revoke(ctx context.Context, name string, grace time.Duration) (
 	for begin := true; ; {
 		a, err := c.askRevoke(ctx, name, id, grace, begin)
 		if err != nil {
-			return 0, prefixed(fmt.Sprintf("revoke lock %q", name), err)
+			return 0, err
 		}
 		var rest time.Duration
 		switch a.status {
@@ -53,7 +53,7 @@ func (c *Client) Revoke(ctx context.Context, name string, grace time.Duration) (
 		select {
 		case <-time.After(rest):
 		case <-c.closing.Done():
-			return 0, ErrClosed
+			return 0, prefixed(fmt.Sprintf("revoke lock %q", name), ErrClosed)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("pglock: revoke lock %q: it is not over yet, its holders have up to %v left: call it again: %w",
 				name, a.remaining.Round(time.Millisecond), context.Cause(ctx))
@@ -68,7 +68,7 @@ func (c *Client) askRevoke(ctx context.Context, name string, id acquisition, gra
 		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
 		return a, err
 	}
-	answers, err := collect(ctx, c, row, pinIsolation, pinTimeouts,
+	answers, err := collect(ctx, c, call{fmt.Sprintf("revoke lock %q", name), owner}, row, pinIsolation, pinTimeouts,
 		statement{sql: c.in(revokeSQL), args: []any{name, id, c.cfg.Owner, grace.Microseconds(), begin, c.seen.Load()}})
 	if err != nil {
 		return reply{}, err

@@ -12,7 +12,7 @@ const sessionGrace = 500 * time.Millisecond
 // TryAcquire asks for a session lock once. It blocks while it connects, which takes the server tens of milliseconds, and for two round
 // trips; at most until ctx ends, and half a second longer where the server is silent; without a deadline, for some 5 s. ctx bounds
 // the asking, not the lock that comes of it. With an error no lock is left behind. The error is a *HeldError that says who holds
-// the lock, or that this client does; ErrPooler, ErrStandby, ErrInvalidKey, ErrInvalidOption, ErrClosed, the cause of ctx, or
+// the lock, or that this client does; ErrReentrant, ErrPooler, ErrStandby, ErrInvalidKey, ErrInvalidOption, ErrClosed, the cause of ctx, or
 // what the driver says.
 func (c *Client) TryAcquire(ctx context.Context, key Key, opts ...Option) (*Lock, error) {
 	return c.acquire(ctx, key, opts, false)
@@ -36,8 +36,11 @@ func (c *Client) acquire(ctx context.Context, key Key, opts []Option, wait bool)
 	if ctx.Err() != nil {
 		return nil, explain(key, context.Cause(ctx))
 	}
+	if err := c.checkReentrant(ctx, key); err != nil {
+		return nil, err
+	}
 	if !c.enter() {
-		return nil, ErrClosed
+		return nil, explain(key, ErrClosed)
 	}
 	defer c.calls.Done()
 	asking, cancel := context.WithCancelCause(ctx)

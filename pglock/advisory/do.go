@@ -13,7 +13,7 @@ import (
 // The error joins what there is of: the error of the acquisition (f has not run); the error of f; a *LostError if the lock was
 // lost before f had returned, whatever f answered; ErrClosed if the client was closed before that; ErrNotReleased if the
 // release was not confirmed within 5 s (the work was done under the lock). A panic or runtime.Goexit in f releases the lock and
-// goes on. Do is not re-entrant: a Do of the same key inside f waits for itself.
+// goes on. Asking this client for the same key with f's context is ErrReentrant: it could only wait for itself.
 func (c *Client) Do(ctx context.Context, key Key, f func(ctx context.Context) error, opts ...Option) (err error) {
 	if err := key.check(); err != nil {
 		return err

@@ -51,6 +51,27 @@ func TestDoReleasesHoweverTheFunctionEnds(t *testing.T) {
 	}
 }
 
+// It could only wait for itself. Another lock it may have, and this one too, when it is free again.
+func TestWhatTheCallerHoldsIsRefusedAndNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	c := client(t, d)
+	key := advisory.Name("a")
+	done := func(context.Context) error { return nil }
+	var after context.Context
+	wantErr(t, "Do", c.Do(soon(t), key, func(ctx context.Context) error {
+		wantErr(t, "Do in a Do", c.Do(ctx, key, done), advisory.ErrReentrant)
+		_, err := c.TryAcquire(ctx, key)
+		wantErr(t, "TryAcquire in a Do", err, advisory.ErrReentrant)
+		wantErr(t, "another Do in a Do", c.Do(ctx, advisory.Name("b"), func(ctx context.Context) error {
+			return c.Do(ctx, key, done)
+		}), advisory.ErrReentrant)
+		after = context.WithoutCancel(ctx)
+		return c.Do(ctx, advisory.Name("b"), done)
+	}), nil)
+	wantErr(t, "Do after the Do", c.Do(after, key, done), nil)
+}
+
 func TestInputThatCannotWorkIsRefused(t *testing.T) {
 	t.Parallel()
 	c := nowhere(t)

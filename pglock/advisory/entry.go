@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -19,7 +20,20 @@ type Entry struct {
 	BlockedBy   []int32       // whom one that waits waits for, by pid; only List looks
 }
 
+// String says which lock it is, and who holds it or waits, and for whom.
 func (e Entry) String() string {
+	s := e.Key.describe()
+	if !e.Waits {
+		return s + " is held by " + e.session()
+	}
+	s += " is awaited by " + e.session()
+	if len(e.BlockedBy) > 0 {
+		s += " behind pid " + strings.Trim(strings.ReplaceAll(fmt.Sprint(e.BlockedBy), " ", ", "), "[]")
+	}
+	return s
+}
+
+func (e Entry) session() string {
 	s := fmt.Sprintf("pid %d (%q", e.PID, e.Application)
 	if e.Client != "" {
 		s += " from " + e.Client

@@ -28,6 +28,10 @@ var (
 	// the lock is free as soon as the server notices, within seconds where the network is down.
 	ErrNotReleased = errors.New("advisory: release not confirmed")
 
+	// ErrReentrant comes when a Client is asked for a lock with the context of that very lock, as the function of a Do gets one: the call
+	// could only wait for itself. Nothing was sent.
+	ErrReentrant = errors.New("advisory: the lock is held by the caller itself")
+
 	// ErrPooler comes from a Client behind a connection pooler such as PgBouncer. With transaction pooling a session lock would
 	// stay with a server connection that others use next: two clients could hold it, and it would outlive both. With session
 	// pooling it would not, but the server could not see that the holder's machine is gone: so it is refused as well.
@@ -67,7 +71,7 @@ func (e *HeldError) Error() string {
 	if first.PID == 0 {
 		return what + " is held by a prepared transaction" + more + "; see pg_prepared_xacts"
 	}
-	return fmt.Sprintf("%s is held by %v%s; to end that session: SELECT pg_terminate_backend(%d)", what, first, more, first.PID)
+	return fmt.Sprintf("%s is held by %s%s; to end that session: SELECT pg_terminate_backend(%d)", what, first.session(), more, first.PID)
 }
 
 // Is matches ErrHeld.

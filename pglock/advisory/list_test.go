@@ -47,6 +47,10 @@ func TestListTellsWhoHoldsAndWhoWaits(t *testing.T) {
 		if e.PID == 0 || e.Client != "127.0.0.1" || e.Age <= 0 {
 			t.Errorf("List does not know who %+v is", e)
 		}
+		if held := !e.Waits; !strings.HasPrefix(e.String(), "lock "+e.Key.String()) || strings.Contains(e.String(), "is held by pid") != held ||
+			strings.Contains(e.String(), "behind pid") == held {
+			t.Errorf("%+v says %q", e, e)
+		}
 		switch want := map[bool]int32{true: held.PID(), false: paired.PID()}[e.Key.Same(a)]; {
 		case e.Waits && !slices.Contains(e.BlockedBy, want):
 			t.Errorf("%v waits for %v, want %d", e, e.BlockedBy, want)

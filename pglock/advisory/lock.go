@@ -30,7 +30,7 @@ type Lock struct {
 
 func (c *Client) newLock(ctx context.Context, r request, s *session, leave func()) *Lock {
 	l := &Lock{client: c, request: r, session: s, leave: leave, done: make(chan struct{})}
-	l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.ctx, l.cancel = context.WithCancelCause(withLock(context.WithoutCancel(ctx), l))
 	c.mu.Lock()
 	c.locks[l] = struct{}{}
 	c.mu.Unlock()
@@ -65,7 +65,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		before = ErrReleased
 	}
 	if before != nil {
-		return before
+		return l.ended(before)
 	}
 	l.cancel(ErrReleased)
 	if ctx.Err() != nil {
@@ -84,6 +84,14 @@ func (l *Lock) Release(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", l.outcome, context.Cause(ctx))
 	}
 	return l.outcome
+}
+
+// ended says which lock had ended before: a *LostError does so itself.
+func (l *Lock) ended(why error) error {
+	if errors.Is(why, ErrLost) {
+		return why
+	}
+	return explain(l.request.key, why)
 }
 
 // keep is the goroutine that has the session, from the grant to its end.

@@ -29,18 +29,22 @@ var (
 
 	// ErrUnknownVersion comes when the database is at a version that the source does not have. Most often the source is that
 	// of an older program than the one that migrated last.
-	ErrUnknownVersion = errors.New("migrateguard: the source has no such version")
+	ErrUnknownVersion = errors.New("migrateguard: this program's source has no such version")
 )
 
 // A DirtyError says which version is dirty, and how to go on. It matches ErrDirty, golang-migrate's ErrDirty, and Cause.
 type DirtyError struct {
 	Table   string // the version table, with its schema
 	Version int    // that is recorded as dirty: where the migration was going to; -1 for nothing
-	From    int    // where it came from; to those who found it, the likely one: the version before
-	Cause   error  // what went wrong, to who ran it; nil to those who found it
+	From    int    // where it came from; to those who found it, the likely one: the version before; -1 for nothing, or not known
+	Cause   error  // what went wrong, to who ran it; to those who found it ErrUnknownVersion if their source does not have it, else nil
 }
 
 func (e *DirtyError) Error() string {
+	if errors.Is(e.Cause, ErrUnknownVersion) {
+		return fmt.Sprintf("migrateguard: version %d of %s is dirty: a migration to it failed, or was ended in the middle. What to do about it is the "+
+			"newer program's to say: %s", e.Version, e.Table, unprefixed(e.Cause))
+	}
 	cause, guess := "", " (if it went up)"
 	if e.Cause != nil {
 		cause, guess = strings.TrimPrefix(e.Cause.Error(), "migrateguard: ")+". ", ""

@@ -56,7 +56,14 @@ func (r *runner) takeLease(ctx context.Context, w *wait) (err error) {
 	if r.locks, err = r.g.locks(); err != nil {
 		return err
 	}
-	r.lease, err = r.locks.TryAcquire(ctx, r.lockName())
+	installed, err := r.installed(ctx)
+	if err != nil {
+		return err
+	}
+	err = pglock.ErrNotMigrated
+	if installed { // the client would warn of it
+		r.lease, err = r.locks.TryAcquire(ctx, r.lockName())
+	}
 	if errors.Is(err, pglock.ErrNotMigrated) {
 		if err := r.g.install(ctx); err != nil {
 			return orSession(err)
@@ -88,6 +95,13 @@ func (r *runner) takeLease(ctx context.Context, w *wait) (err error) {
 			return err
 		}
 	}
+}
+
+// installed says whether the lease's tables are there: on the first start of all they are not.
+func (r *runner) installed(ctx context.Context) (yes bool, err error) {
+	err = r.session.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+  WHERE n.nspname::text OPERATOR(pg_catalog.=) $1::text AND c.relname::text OPERATOR(pg_catalog.=) 'leases')`, r.g.cfg.Lease.Schema).Scan(&yes)
+	return yes, err
 }
 
 // orSession offers what needs no schema to those who may not have it.

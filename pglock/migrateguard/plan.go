@@ -96,7 +96,7 @@ func to(src source.Driver, from, target int) ([]Migration, error) {
 		}
 	}
 	if err == nil && from != target {
-		err = unknown(target)
+		err = unknown(src, target)
 	}
 	if from == target {
 		list = nil
@@ -109,7 +109,7 @@ func short(want, have int) error {
 	if want <= have {
 		return nil
 	}
-	return fmt.Errorf("migrateguard: %d migrations were asked for, and there are %d; none was run: %w", want, have, migrate.ErrShortLimit{Short: uint(want - have)}) //nolint:gosec // positive
+	return fmt.Errorf("migrateguard: migrations asked for: %d, there: %d; none was run: %w", want, have, migrate.ErrShortLimit{Short: uint(want - have)}) //nolint:gosec // positive
 }
 
 // known checks that the source has the version that the database is at.
@@ -126,11 +126,15 @@ func known(src source.Driver, version int) error {
 			return err
 		}
 	}
-	return unknown(version)
+	return unknown(src, version)
 }
 
-func unknown(version int) error {
-	return fmt.Errorf("%w: version %d. If a newer program has migrated to it, run that one (%w)", ErrUnknownVersion, version, os.ErrNotExist)
+func unknown(src source.Driver, version int) error {
+	ends := ""
+	if list, err := up(src, -1, -1); err == nil && len(list) > 0 {
+		ends = fmt.Sprintf(" (it ends at %d)", list[len(list)-1].Version)
+	}
+	return fmt.Errorf("%w: version %d%s: use the program that has it (%w)", ErrUnknownVersion, version, ends, os.ErrNotExist)
 }
 
 // name is the name of a file; "" if there is none.

@@ -18,6 +18,9 @@ func (r *runner) work(ctx context.Context, j job) error {
 		return j.act(ctx, r)
 	}
 	if r.dirty {
+		if err := known(r.g.src, r.version); err != nil { // what came before it only the other program knows
+			return &DirtyError{Table: r.quoted(), Version: r.version, From: -1, Cause: err}
+		}
 		return &DirtyError{Table: r.quoted(), Version: r.version, From: other(r.g.src, r.version)}
 	}
 	list, err := r.g.plan(j.route, r.version)

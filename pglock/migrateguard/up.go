@@ -56,7 +56,8 @@ func (g *Guard) Migrate(ctx context.Context, version uint) error {
 }
 
 // Force records a version as it is told, and as clean: the way out of a dirty one, once a person has looked. -1 is for nothing;
-// what is less is ErrInvalid. It runs nothing, and does not ask the source. It waits for others who migrate, so that it
+// what is less is ErrInvalid. It runs nothing, and does not ask the source whether it has the version: golang-migrate's force, in
+// its command line too, does not either. It waits for others who migrate, so that it
 // never makes a version clean that somebody is at, and fails as Up does.
 func (g *Guard) Force(ctx context.Context, version int) error {
 	if version < -1 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/pglock"
 )
 
@@ -53,6 +54,8 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 		return err
 	case verdict == "lost":
 		return &pglock.LostError{Name: l.Name(), Token: l.Token(), Cause: pglock.Expired}
+	case verdict == "elsewhere":
+		return fmt.Errorf("once: %v: %w: New takes the database that the client's locks are in", o, fence.ErrElsewhere)
 	case verdict == "over":
 		if err := r.refuse(ctx, o, cfg); err != nil {
 			return err

@@ -50,7 +50,7 @@
 //
 //	fencedlock.once/2026-01-31T04:00:00.000000Z/nightly-report
 //
-// Names of yours that do not begin with fencedlock.once/ cannot meet it. It is of 44 bytes and the job's name, which therefore has 200 at
+// Names that begin with fencedlock.once/ are the library's: take none of them for a lock of yours. It is of 44 bytes and the job's name, which therefore has 200 at
 // most.
 //
 // # Queues: River, asynq and others

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencedlock/fencedlock/pglock"
@@ -69,8 +70,8 @@ func (r *Runner) explain(what string, err error) error {
 	case "3F000", "42883", "42P01", "42704":
 		return fmt.Errorf("once: %s: %w: run migrations.Up for schema %q with this version of the library (%w)", what, pglock.ErrNotMigrated, r.locks.Schema(), err)
 	case "42501":
-		return fmt.Errorf("once: %s: %w: let the owner of schema %q run grant_locker for this role; once_prune is the owner's own (%w)",
-			what, pglock.ErrNotAllowed, r.locks.Schema(), err)
+		return fmt.Errorf("once: %s: %w: as the owner of the schema: SELECT %s.grant_locker('the_role') (%w)",
+			what, pglock.ErrNotAllowed, pgx.Identifier{r.locks.Schema()}.Sanitize(), err)
 	}
 	if err != nil {
 		return fmt.Errorf("once: %s: %w", what, err)

@@ -31,7 +31,10 @@ const MaxMissed = 1000
 //			return err
 //		}
 //		for _, due := range missed { // every replica may: each is run once
-//			...
+//			err := runs.Run(ctx, "bill", due, bill)
+//			if err != nil && !errors.Is(err, once.ErrRunning) && !errors.Is(err, once.ErrRan) {
+//				return err // or the loop would ask for the same without an end
+//			}
 //		}
 //	}
 //

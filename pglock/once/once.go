@@ -35,8 +35,8 @@ func New(locks *pglock.Client, db fence.DB) (*Runner, error) {
 // grants are held back; ctx bounds what comes before f. With [Retry] it also waits while another runs the occurrence. After f the
 // end is recorded and the lease released, whatever became of ctx; that takes 20 s at most.
 //
-// If f has not run, the error is a [*DuplicateError] (it matches [ErrRunning] or [ErrRan]), [ErrInvalid], that of the
-// acquisition (see pglock.Client.TryAcquire), or what the driver says, wrapped. It may be called again; if the record could not be begun
+// If f has not run, the error is a [*DuplicateError] (it matches [ErrRunning] or [ErrRan]), [ErrInvalid], fence.ErrElsewhere if the Runner was given
+// another database than that of the locks, that of the acquisition (see pglock.Client.TryAcquire), or what the driver says, wrapped. It may be called again; if the record could not be begun
 // within 15 s, or ctx ended meanwhile, it may be there all the same, and then counts as unfinished. If f has run, the error joins what there is of: f's own error; a *pglock.LostError if the lease was lost before f had returned; [ErrNotRecorded]; a *fence.StaleError
 // if a later attempt has begun meanwhile, so that this one's end is not on record; pglock.ErrNotReleased. A panic or runtime.Goexit
 // in f is recorded as a failure, frees the lock, and goes on.

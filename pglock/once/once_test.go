@@ -447,6 +447,18 @@ func TestASchemaOfAnotherNameAndOneThatIsNotThere(t *testing.T) {
 	}
 }
 
+// The pool of another database that has the schema too: nothing runs, and the error says what is wrong.
+func TestARecordInAnotherDatabaseThanTheLockIsRefused(t *testing.T) {
+	t.Parallel()
+	locks, other := pgtest.DB(t), pgtest.DB(t)
+	r := runner(t, locks.URL, "a", other.Pool(t))
+	err := r.Run(soon(t), "report", tick, nothing(t))
+	wantErr(t, "Run", err, fence.ErrElsewhere)
+	if errors.Is(err, pglock.ErrLost) {
+		t.Errorf("Run = %v: no lease was lost", err)
+	}
+}
+
 // A locker can write a false record of what it does not run itself. A failure is told all the same.
 func TestAFailureIsToldThoughSomebodyRecordedASuccess(t *testing.T) {
 	t.Parallel()
