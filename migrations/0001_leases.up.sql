@@ -252,9 +252,11 @@ BEGIN
         expires_at = clock_timestamp() + least(ttls_us[k], cap) * interval '1 us',
         not_before = CASE WHEN holds_us[k] > 0 THEN clock_timestamp() + least(holds_us[k], 31622400000000) * interval '1 us'
           ELSE 'epoch' END,
-        delay = least(greatest(coalesce(delays_us[k], 0), 0), 86400000000) * interval '1 us', metadata = metas[k]::jsonb, revoked = NULL
+        delay = CASE WHEN delays_us[k] > 0 THEN least(delays_us[k], 86400000000) * interval '1 us' ELSE '0' END,
+        metadata = metas[k]::jsonb, revoked = NULL
         FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
-                AND x.expires_at + x.delay <= clock_timestamp() AND x.not_before <= clock_timestamp()
+                AND x.expires_at <= clock_timestamp() AND (x.delay = '0' OR x.expires_at + x.delay <= clock_timestamp())
+                AND x.not_before <= clock_timestamp()
                 AND x.acquisition IS DISTINCT FROM acquisitions[k] AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
                 AND ttls_us[k] BETWEEN 100000 AND cap
               FOR UPDATE SKIP LOCKED) free
@@ -299,7 +301,7 @@ BEGIN
     ELSIF status = 'ttl_too_long' THEN
       remaining_us := cap;
     END IF;
-    IF waits[k] > 0 AND status IN ('held', 'kept') THEN
+    IF waits[k] > 0 AND status IN ('held', 'kept', 'retry') THEN
       waiting := waiting || k;                           -- below: a mark need not be durable, and a grant must
       CONTINUE;
     ELSIF waits[k] > 0 AND status = 'granted' THEN
@@ -351,20 +353,20 @@ END $$;
 -- Ends grants: released | locked (send it again) | gone (it was over before). Touches nobody else's grant. deferred: the commit may
 -- be lost in a crash, which costs others the rest of one TTL; it is refused by itself once the transaction has written.
 -- unheld: nobody was told of the grant, so that what it was to be held at least is void. rouse: who waits for a name is woken, and
--- awaited says that somebody did. The look for who waits comes after the row was locked, and slot 0 with it: see mark. Where somebody
+-- awaited is a second answer for it. The look for who waits comes after the row was locked, and slot 0 with it: see mark. Where somebody
 -- waits to have the name alone, one release goes after the other: side by side, none would see that it is the last. A slot of -1 is
 -- not known, and is found.
 CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
   rouse boolean DEFAULT true, slots int[] DEFAULT NULL)
-RETURNS TABLE (ord int, status text, awaited boolean)
+RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE place int; statuses text[]; alone boolean;
+DECLARE place int; alone boolean;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    status := 'released'; place := coalesce(slots[k], 0);
+    ord := k; status := 'released'; place := coalesce(slots[k], 0);
     IF place < 0 THEN
       SELECT x.slot INTO place FROM pglock.leases x WHERE x.name = names[k] AND x.acquisition = acquisitions[k];
     END IF;
@@ -377,7 +379,8 @@ BEGIN
       END IF;
       IF NOT FOUND AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0)
          OR NOT alone AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.kind = 0) THEN
-        statuses[k] := 'locked';
+        status := 'locked';
+        RETURN NEXT;
         CONTINUE;
       END IF;
     END IF;
@@ -390,14 +393,13 @@ BEGIN
         AND x.expires_at > 'epoch';
       status := CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
-    statuses[k] := status;
-  END LOOP;
-  rouse := rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names));
-  IF rouse THEN PERFORM pglock.wake(names); END IF;
-  FOR k IN 1..cardinality(names) LOOP
-    ord := k; status := statuses[k]; awaited := rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.until > clock_timestamp());
     RETURN NEXT;
   END LOOP;
+  IF rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names)) THEN
+    PERFORM pglock.wake(names);
+    RETURN QUERY SELECT r.ord::int, 'awaited' FROM unnest(names) WITH ORDINALITY AS r(name, ord)
+      WHERE EXISTS (SELECT FROM pglock.waits w WHERE w.name = r.name AND w.until > clock_timestamp());
+  END IF;
 END $$;
 
 -- Owner only: no later token is at or below n. Bounded, so that 2^51 tokens are left.

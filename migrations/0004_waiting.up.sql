@@ -82,7 +82,9 @@ BEGIN
         AND (mine.since IS NULL OR (x.since, x.client) < (mine.since, mine.client)) ORDER BY x.since, x.client LIMIT 1;
       IF FOUND THEN status := 'queued'; END IF;
     END IF;
-    IF status <> 'retry' AND NOT placed THEN
+    IF status = 'retry' AND mine.woken AND NOT fairs[k] THEN  -- it has its turn still
+      UPDATE pglock.waits w SET woken = false, until = clock_timestamp() + interval '1 minute' WHERE w.name = names[k] AND w.client = mark.client;
+    ELSIF status <> 'retry' AND NOT placed THEN
       INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind)
         VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted)
         ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, kind = excluded.kind, woken = false,

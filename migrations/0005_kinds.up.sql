@@ -162,7 +162,7 @@ BEGIN
     UPDATE pglock.leases l SET token = acquire_slots.token, acquisition = id, owner = label, granted_at = clock_timestamp(), ttl = ttl_us * interval '1 us',
       expires_at = clock_timestamp() + ttl_us * interval '1 us',
       not_before = CASE WHEN hold_us > 0 THEN clock_timestamp() + least(hold_us, 31622400000000) * interval '1 us' ELSE 'epoch' END,
-      delay = least(greatest(coalesce(delay_us, 0), 0), 86400000000) * interval '1 us', metadata = meta::jsonb, revoked = NULL, permits = 0
+      delay = CASE WHEN delay_us > 0 THEN least(delay_us, 86400000000) * interval '1 us' ELSE '0' END, metadata = meta::jsonb, revoked = NULL, permits = 0
       WHERE l.name = names[k] AND l.slot = places[k];
     RETURN NEXT;
   END LOOP;

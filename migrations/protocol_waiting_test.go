@@ -102,8 +102,15 @@ func TestWhoeverIsWokenInVainKeepsItsTurn(t *testing.T) {
 		g = c.take("a") // it is faster
 		want(t, "the first, beaten", asking(first, 1), "marked")
 	}
-	second.wantNotified("the second")
 	want(t, "release", c.release(g), "released")
+	first.wantNotified("the first", "1 a")
+	unlock := lock(t, db, "a", "UPDATE") // just now
+	want(t, "the first, beside another", asking(first, 1), "retry")
+	unlock()
+	g = c.take("a")
+	want(t, "release", c.release(g), "released")
+	first.wantNotified("the first, once more", "1 a")
+	second.wantNotified("the second")
 	want(t, "the first, at last", asking(first, 1), "granted")
 	want(t, "marks left", one[int](c, `SELECT count(*) FROM pglock.waits`), 1)
 }

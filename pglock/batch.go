@@ -180,11 +180,15 @@ func (w *workLine) releaseCall(b batch, outcomes []outcome) statement {
 	const deferred = true
 	return statement{w.client.sql.release, []any{names, ids, deferred, unheld, slots}, func(rows pgx.Rows) error {
 		var ord int
-		var o outcome
-		if err := rows.Scan(&ord, &o.status, &o.awaited); err != nil {
+		var status string
+		if err := rows.Scan(&ord, &status); err != nil {
 			return err
 		}
-		outcomes[ord-1] = o
+		if status == "awaited" { // the second answer
+			outcomes[ord-1].awaited = true
+		} else {
+			outcomes[ord-1].status = status
+		}
 		return nil
 	}}
 }

@@ -16,8 +16,8 @@ const (
 	// maxHeirs bounds how many readers are handed a lock in one batch: each is looked for a slot.
 	maxHeirs = 100
 
-	// yieldFor is how long it then stands back, for the other to ask.
-	yieldFor = 20 * time.Millisecond
+	// yieldFor is how long it then stands back, for the other to ask. On a busy machine that one takes its time.
+	yieldFor = 50 * time.Millisecond
 
 	// streakOver is after how long without a further grant a streak is forgotten.
 	streakOver = time.Second

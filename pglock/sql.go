@@ -16,7 +16,7 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 
 	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
 
-	releaseSQL = `SELECT ord, status, awaited FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
+	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
 
 	// A batch with both kinds is one statement: it hands a lock over within the process.
 	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
