@@ -134,7 +134,7 @@ var rules = []rule{
 	{"waiting: a look at a place writes nothing", waiting, "placed := FOUND AND NOT mine.woken AND", "placed := false AND", protocol, "LookingAtAPlace"},
 	{"waiting: a release hands over", "pglock/queue.go", "if q == nil || len(q.waiters) == 0 || q.holder != nil {\n\t\treturn nil", "if true {\n\t\treturn nil", locks, "HandsTheLockOver"},
 	{"waiting: who is faster each time steps back", "pglock/queue.go", "if q.isOverdue() {\n\t\t\t\tq.stepBack()", "if false {\n\t\t\t\tq.stepBack()", locks, "FasterEachTime"},
-	{"waiting: a streak counts", "pglock/queue.go", "q := qs.of(name)\n\tq.lengthen()", "q := qs.of(name)", locks, "FasterEachTime"},
+	{"waiting: a streak counts", "pglock/streak.go", "q := qs.of(name)\n\tq.lengthen()", "q := qs.of(name)", locks, "FasterEachTime"},
 	{"waiting: who was beaten keeps its turn", waiting, "AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN", "AND false THEN", protocol, "WokenInVain"},
 	{"waiting: who met a locked row keeps its turn", waiting, "IF status = 'retry' AND mine.woken AND NOT fairs[k] THEN", "IF false THEN", protocol, "WokenInVain"},
 	{"waiting: a fair one is not handed over to", "pglock/queue.go", "if w.config.fair || len(w.queues) > 1 {", "if len(w.queues) > 1 {", locks, "FairProcessesTakeTurns"},

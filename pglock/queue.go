@@ -7,24 +7,8 @@ import (
 	"time"
 )
 
-const (
-	// maxHandOvers and maxHandOverTime bound how long a process passes a lock from one of its own to the next while another
-	// process waits for it.
-	maxHandOvers    = 16
-	maxHandOverTime = 50 * time.Millisecond
-
-	// maxHeirs bounds how many readers are handed a lock in one batch: each is looked for a slot.
-	maxHeirs = 100
-
-	// yieldFor is how long it then stands back, for the other to ask. On a busy machine that one takes its time.
-	yieldFor = 50 * time.Millisecond
-
-	// streakOver is after how long without a further grant a streak is forgotten.
-	streakOver = time.Second
-
-	// remarkAfter keeps a mark from going out of date: it counts for a minute.
-	remarkAfter = 30 * time.Second
-)
+// maxHeirs bounds how many readers are handed a lock in one batch: each is looked for a slot.
+const maxHeirs = 100
 
 // The queues of a client are who waits in this process, for each name in the order in which they came. Only the first of a
 // queue asks the database, and nobody while the process holds the lock itself: its release hands the lock to the first.
@@ -234,76 +218,6 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 	}
 }
 
-// answered notes what became of the mark that an acquisition was to make, or to take away. The caller has locked the queues.
-func (q *queue) answered(wait int64, status string) {
-	switch {
-	case q.wait != wait: // it counts no more
-		if status == "marked" || status == "" {
-			q.client.work.note(&note{verb: unmarkNote, name: q.name, wait: wait})
-		}
-	case status == "granted":
-		q.wait = 0
-	case status == "marked", status == "": // or perhaps
-		q.placed = true
-	case !q.placed:
-		q.wait = 0
-	}
-}
-
-// passOn notes that a release has woken another process. Who asks again and again may be faster each time, so after a while it is
-// to stand back.
-func (qs *queues) passOn(name string) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := qs.of(name)
-	q.lengthen()
-	qs.forgetEmpty(q)
-	for range min(2, len(qs.kept)) { // at most one has come, so that they become fewer
-		old := qs.kept[0]
-		qs.kept = qs.kept[1:]
-		if qs.client.clock.left(old.streakLast) >= -streakOver {
-			qs.kept = append(qs.kept, old)
-			continue
-		}
-		old.kept, old.streak = false, 0
-		qs.forgetEmpty(old)
-	}
-}
-
-// lengthen adds to the streak. The caller has locked the queues.
-func (q *queue) lengthen() {
-	now := q.client.clock.now()
-	if q.streak == 0 || q.client.clock.left(q.streakLast) < -streakOver {
-		q.streak, q.streakBegan = 0, now
-	}
-	q.streak++
-	q.streakLast = now
-}
-
-// isOverdue says whether another process has waited for long enough. The caller has locked the queues.
-func (q *queue) isOverdue() bool {
-	c := q.client.clock
-	return q.streak > 0 && c.left(q.streakLast) >= -streakOver && (q.streak >= maxHandOvers || c.left(q.streakBegan) <= -maxHandOverTime)
-}
-
-// stepBack lets it ask first. The caller has locked the queues.
-func (q *queue) stepBack() {
-	q.streak = 0
-	q.yield = q.client.clock.now().add(jitter(yieldFor))
-}
-
-func (qs *queues) isShared(w *waiter) bool {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	return w.isShared
-}
-
-func (qs *queues) isMarked(w *waiter) bool {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	return w.marked
-}
-
 // heirs answers requests for those who are to have a lock that is about to be released, which are several if they share it; none if
 // nobody waits for it here, or if another process is to go first.
 func (qs *queues) heirs(name string) (all []*request) {
@@ -365,19 +279,6 @@ func (qs *queues) leave(w *waiter, granted bool) {
 			qs.client.work.surrender(qs.client.work.endOf(r))
 		}
 	}
-}
-
-// unmark takes the mark of a queue away; if a release had woken this client in vain, another is woken instead. The caller has locked
-// the queues.
-func (q *queue) unmark(granted bool) (notes []*note) {
-	if q.wait != 0 {
-		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
-	}
-	if q.woken != 0 && q.woken != q.wait && !granted {
-		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.woken})
-	}
-	q.wait, q.woken = 0, 0
-	return notes
 }
 
 func (qs *queues) forgetEmpty(q *queue) {
@@ -465,72 +366,4 @@ func (qs *queues) reason(w *waiter) error {
 	defer l.mu.Unlock()
 	remaining := qs.client.clock.left(l.trust) + margin(l.config.ttl)
 	return &HeldError{Name: name, Owner: qs.client.cfg.Owner, Token: l.token, Since: l.since, Remaining: max(remaining, time.Microsecond)}
-}
-
-// mark begins to mark the wait of a queue in the database; nil: that was done lately. A place in the line is looked at each time.
-func (qs *queues) mark(w *waiter) *note {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := w.queue
-	if q.wait != 0 && !w.config.fair && !q.fair && q.kind == w.config.kind && qs.client.clock.left(q.marked) > -remarkAfter {
-		return nil
-	}
-	if q.wait == 0 {
-		qs.waits++
-		q.wait, q.placed = qs.waits, false
-	}
-	q.fair, q.kind = w.config.fair, w.config.kind
-	q.marked = qs.client.clock.now()
-	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
-}
-
-// marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.
-func (qs *queues) marked(w *waiter, n *note, status string) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := w.queue
-	if q.wait != n.wait {
-		return
-	}
-	switch {
-	case status == "marked", status == "queued":
-		q.placed = true
-	case status == "retry" && (!n.fair || !q.placed):
-		q.wait = 0
-	case status == "" && n.fair:
-		q.placed = true
-	case status == "":
-		q.wait = 0
-		qs.client.work.note(&note{verb: unmarkNote, name: n.name, wait: n.wait})
-	}
-}
-
-// wake takes a notification: a release has taken this mark, or found this place first. One for a wait that has ended is passed on.
-func (qs *queues) wake(name string, wait int64) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := qs.byName[name]
-	if q == nil || q.wait != wait || len(q.waiters) == 0 {
-		qs.client.work.note(&note{verb: unmarkNote, name: name, wait: wait})
-		return
-	}
-	q.woken, q.marked = wait, instant{}
-	q.nudge()
-}
-
-// listening tells all who ask the database that notifications come, or come no longer: then what was marked counts no more.
-func (qs *queues) listening(on bool) {
-	qs.mu.Lock()
-	var notes []*note
-	for _, q := range qs.byName {
-		if q.wait != 0 && !q.fair && !on {
-			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
-			q.wait = 0
-		}
-		if q.holder == nil {
-			q.nudge()
-		}
-	}
-	qs.client.work.note(notes...)
-	qs.mu.Unlock()
 }

@@ -1,0 +1,118 @@
+package pglock
+
+import "time"
+
+// A mark says in the database that a queue of this client waits, so that a release by another process wakes it. It is made by the try
+// itself, or by a note of its own where several names are wanted, or a place in the line.
+
+// remarkAfter keeps a mark from going out of date: it counts for a minute.
+const remarkAfter = 30 * time.Second
+
+// answered notes what became of the mark that an acquisition was to make, or to take away. The caller has locked the queues.
+func (q *queue) answered(wait int64, status string) {
+	switch {
+	case q.wait != wait: // it counts no more
+		if status == "marked" || status == "" {
+			q.client.work.note(&note{verb: unmarkNote, name: q.name, wait: wait})
+		}
+	case status == "granted":
+		q.wait = 0
+	case status == "marked", status == "": // or perhaps
+		q.placed = true
+	case !q.placed:
+		q.wait = 0
+	}
+}
+
+func (qs *queues) isShared(w *waiter) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return w.isShared
+}
+
+func (qs *queues) isMarked(w *waiter) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return w.marked
+}
+
+// unmark takes the mark of a queue away; if a release had woken this client in vain, another is woken instead. The caller has locked
+// the queues.
+func (q *queue) unmark(granted bool) (notes []*note) {
+	if q.wait != 0 {
+		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
+	}
+	if q.woken != 0 && q.woken != q.wait && !granted {
+		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.woken})
+	}
+	q.wait, q.woken = 0, 0
+	return notes
+}
+
+// mark begins to mark the wait of a queue in the database; nil: that was done lately. A place in the line is looked at each time.
+func (qs *queues) mark(w *waiter) *note {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := w.queue
+	if q.wait != 0 && !w.config.fair && !q.fair && q.kind == w.config.kind && qs.client.clock.left(q.marked) > -remarkAfter {
+		return nil
+	}
+	if q.wait == 0 {
+		qs.waits++
+		q.wait, q.placed = qs.waits, false
+	}
+	q.fair, q.kind = w.config.fair, w.config.kind
+	q.marked = qs.client.clock.now()
+	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
+}
+
+// marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.
+func (qs *queues) marked(w *waiter, n *note, status string) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := w.queue
+	if q.wait != n.wait {
+		return
+	}
+	switch {
+	case status == "marked", status == "queued":
+		q.placed = true
+	case status == "retry" && (!n.fair || !q.placed):
+		q.wait = 0
+	case status == "" && n.fair:
+		q.placed = true
+	case status == "":
+		q.wait = 0
+		qs.client.work.note(&note{verb: unmarkNote, name: n.name, wait: n.wait})
+	}
+}
+
+// wake takes a notification: a release has taken this mark, or found this place first. One for a wait that has ended is passed on.
+func (qs *queues) wake(name string, wait int64) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q := qs.byName[name]
+	if q == nil || q.wait != wait || len(q.waiters) == 0 {
+		qs.client.work.note(&note{verb: unmarkNote, name: name, wait: wait})
+		return
+	}
+	q.woken, q.marked = wait, instant{}
+	q.nudge()
+}
+
+// listening tells all who ask the database that notifications come, or come no longer: then what was marked counts no more.
+func (qs *queues) listening(on bool) {
+	qs.mu.Lock()
+	var notes []*note
+	for _, q := range qs.byName {
+		if q.wait != 0 && !q.fair && !on {
+			notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait})
+			q.wait = 0
+		}
+		if q.holder == nil {
+			q.nudge()
+		}
+	}
+	qs.client.work.note(notes...)
+	qs.mu.Unlock()
+}
