@@ -211,7 +211,7 @@ END $$;
 --   kept          the same of who was the last: nobody holds it, and it is kept from others for remaining_us
 --   other_kind    the same of who holds it as what it is: slot says what that is, as kinds does
 --   spared        not granted, since another of the same lot was not
---   marked        held or kept, and the wait is marked: see mark
+--   marked, marked_kept   held or kept, and the wait is marked: see mark
 --   retry         free, but another has the row locked just now: ask again soon
 --   spent         this acquisition was granted before, and is over or revoked: take a new id
 --   held_back     nothing is granted for remaining_us, after a restart or failover; owner says why, in words

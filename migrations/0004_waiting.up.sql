@@ -44,6 +44,7 @@ END $$;
 
 -- Marks waits for names. Answers in order, and with what acquire says of the holder:
 --   marked   it is held, for remaining_us unless that changes: a release will wake this client
+--   marked_kept  the same, where nobody holds it, and it is kept from others for remaining_us
 --   queued   it is not, but whoever came before is to have it, and may take remaining_us
 --   retry    it is free, or its row is locked just now: ask for it, soon. Nothing was marked
 -- A release locks the row before it looks for marks, and a mark is made under a lock on the row: so a release that does not see
@@ -54,7 +55,7 @@ CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boo
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE free_at timestamptz; mine pglock.waits; placed boolean; before pglock.waits; wanted int;
+DECLARE free_at timestamptz; over boolean; mine pglock.waits; placed boolean; before pglock.waits; wanted int;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
@@ -66,14 +67,14 @@ BEGIN
     IF wanted <> 0 OR EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits <> 0) THEN
       PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND NOT placed FOR NO KEY UPDATE SKIP LOCKED;
       IF FOUND OR placed THEN
-        SELECT o.until, o.token, o.owner, o.since INTO free_at, token, owner, since
+        SELECT o.until, o.status = 'kept', o.token, o.owner, o.since INTO free_at, over, token, owner, since
           FROM pglock.obstacle(names[k], wanted, mark.client) o WHERE o.status IN ('held', 'kept');
       END IF;
     ELSIF placed THEN
-      SELECT greatest(x.expires_at + x.delay, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at INTO free_at, over, token, owner, since
         FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
     ELSE
-      SELECT greatest(x.expires_at + x.delay, x.not_before), x.token, x.owner, x.granted_at INTO free_at, token, owner, since
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at INTO free_at, over, token, owner, since
         FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
     END IF;
     status := CASE WHEN free_at > clock_timestamp() THEN 'marked' ELSE 'retry' END;
@@ -96,6 +97,7 @@ BEGIN
       before.until := least(before.until, clock_timestamp() + interval '3 s');
     END IF;
     remaining_us := greatest(extract(epoch FROM CASE status WHEN 'marked' THEN free_at ELSE before.until END - clock_timestamp()) * 1000000, 0);
+    IF status = 'marked' AND over THEN status := 'marked_kept'; END IF;
     RETURN NEXT;
   END LOOP;
 END $$;

@@ -133,6 +133,24 @@ func TestAMarkOfAFreeOrBusyRowAsksToTryAgain(t *testing.T) {
 	want(t, "free", c.mark(newID(), "a", 1), "retry")
 }
 
+// A mark tells a name that is only kept from one that is held, when it is made and when it is looked at.
+func TestAMarkTellsWhatIsKeptFromWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	for name, x := range map[string]struct{ held, wanted int }{"a": {alone, alone}, "read": {reader, alone}, "one of one": {1, 1}} {
+		g, id, wanted := c.takeWith(ask{name: name, kind: x.held, hold: time.Hour}), newID(), x.wanted
+		for _, how := range []string{"made", "looked at"} {
+			want(t, name+", held, "+how, c.markAs(id, name, 1, wanted), "marked")
+		}
+		want(t, name+", released", c.release(g), "released")
+		want(t, name+", woken", c.markAs(id, name, 1, wanted), "marked_kept")
+		for _, how := range []string{"made", "looked at"} {
+			want(t, name+", kept, "+how, c.markAs(id, name, 2, wanted), "marked_kept")
+		}
+	}
+}
+
 // A release that has not committed shows the mark a held row, and may have looked for marks before: it must be met.
 func TestAReleaseOnItsWayIsMetByTheMark(t *testing.T) {
 	t.Parallel()

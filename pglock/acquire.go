@@ -208,14 +208,14 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "":
 		return prefixed(fmt.Sprintf("lock %q", lc.name), a.err)
 	case "held", "kept", "marked":
-		held := &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.status == "kept"}
-		if a.status == "held" {
+		held := &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining, Over: a.over}
+		if !a.over {
 			held.Permits = max(int(lc.kind), 0)
 		}
 		return held
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
-	case "retry": // free, but just now locked by another
+	case "retry", "queued": // free, but just now locked by another, or another's turn in the line
 		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Since: a.since}
 	case "spent":
 		return &LostError{Name: lc.name, Cause: Expired}
@@ -282,8 +282,7 @@ func (c *Client) line(ctx context.Context, w *waiter, tries int) (r *request, re
 	case "retry":
 		return c.queues.ask(w), 0, nil
 	case "marked", "queued":
-		held := &HeldError{Name: w.queue.name, Owner: a.owner, Token: a.token, Since: a.since, Remaining: a.remaining}
-		c.queues.refused(w, held)
+		c.queues.refused(w, c.refusal(w.config, a))
 		rest = jitter(min(firstPoll<<min(tries, 10), lastPoll))
 		if hears {
 			rest = jitter(c.seldom)

@@ -3,7 +3,6 @@ package pglock
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -97,8 +96,7 @@ func (w *workLine) acquireCall(b batch, replies []reply) statement {
 		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining, &a.slot); err != nil {
 			return err
 		}
-		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
-		replies[ord-1] = a
+		replies[ord-1] = a.read(since, remaining)
 		return nil
 	}}
 }
@@ -218,8 +216,7 @@ func (w *workLine) exchangeCall(b batch, outcomes []outcome, replies []reply) st
 			outcomes[ord-1].status = a.status
 			return nil
 		}
-		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
-		replies[ord-1] = a
+		replies[ord-1] = a.read(since, remaining)
 		return nil
 	}}
 }

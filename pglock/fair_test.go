@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -101,6 +102,25 @@ func TestADeadFairWaiterHoldsUpTheOthersForABoundedTime(t *testing.T) {
 	const passedOver = `SELECT EXISTS (SELECT FROM pglock.leases WHERE name = 'a' AND token > $1)`
 	d.WaitFor(t, passedOver, int64(held.Token()))
 	release(t, granted(t, waiting))
+}
+
+// A lock that is free for whoever is first in the line is changing hands: nobody holds it.
+func TestWhoeverIsBehindInTheLineForAFreeLockIsNotToldOfAHolder(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	release(t, take(t, client(t, d), "a"))
+	d.Exec(t, `INSERT INTO pglock.waits (name, client, wait, since, until, fair, woken)
+		VALUES ('a', gen_random_uuid(), 1, clock_timestamp(), clock_timestamp() + interval '1 minute', true, true)`)
+	c := client(t, d)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := acquiring(ctx, c, "a", pglock.Fair())
+	queued(t, c, "a", 1)
+	eventually(t, "it is refused", func() bool { return pglock.Refused(c, "a") })
+	cancel()
+	err := happens(t, "the end of the wait", waiting).err
+	if held, ok := errors.AsType[*pglock.HeldError](err); !ok || held.Remaining != 0 {
+		t.Errorf("%v, want it to say that the lock is changing hands", err)
+	}
 }
 
 // With polling turned off, a fair waiter is woken by every release that makes it the next.

@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -44,6 +45,61 @@ func TestHoldAtLeastSaysThatTheHolderIsGone(t *testing.T) {
 	release(t, l)
 	if held := refused(t, c, "nightly"); !held.Over || held.Remaining < 50*time.Minute {
 		t.Errorf("after the release: %v", held)
+	}
+}
+
+// So is whoever has waited for it, however it waits: also where the try that was refused has marked the wait.
+func TestAWaitForWhatIsOnlyKeptSaysThatTheHolderIsGone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	holder, waiter := client(t, d), attentive(t, d, d.URL, pglock.Config{})
+	released := func(opts ...pglock.Option) func(*testing.T, string) {
+		return func(t *testing.T, name string) {
+			release(t, take(t, holder, name, append(opts, pglock.HoldAtLeast(time.Hour))...))
+		}
+	}
+	crashed := func(t *testing.T, name string) {
+		take(t, holder, name, pglock.LockDelay(time.Hour), pglock.NoRenewal())
+		age(t, d, name, 0)
+	}
+	for what, c := range map[string]struct {
+		keep func(*testing.T, string)
+		more []string
+		opts []pglock.Option
+		over bool
+		n    int // permits
+	}{
+		"held":             {keep: func(t *testing.T, name string) { take(t, holder, name) }},
+		"held by a reader": {keep: func(t *testing.T, name string) { take(t, holder, name, pglock.Shared()) }},
+		"held by all permits": {keep: func(t *testing.T, name string) {
+			take(t, holder, name, pglock.Permits(2))
+			take(t, holder, name, pglock.Permits(2))
+		}, opts: []pglock.Option{pglock.Permits(2)}, n: 2},
+		"held, in a line":               {keep: func(t *testing.T, name string) { take(t, holder, name) }, opts: []pglock.Option{pglock.Fair()}},
+		"HoldAtLeast":                   {keep: released(), over: true},
+		"LockDelay":                     {keep: crashed, over: true},
+		"HoldAtLeast of a reader":       {keep: released(pglock.Shared()), over: true},
+		"HoldAtLeast of the one permit": {keep: released(pglock.Permits(1)), opts: []pglock.Option{pglock.Permits(1)}, over: true},
+		"HoldAtLeast, in a line":        {keep: released(), opts: []pglock.Option{pglock.Fair()}, over: true},
+		"LockDelay, in a line":          {keep: crashed, opts: []pglock.Option{pglock.Fair()}, over: true},
+		"HoldAtLeast of one of several": {keep: released(), more: []string{"another"}, over: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c.keep(t, what)
+			ctx, cancel := context.WithCancel(t.Context())
+			waiting := async(func() error {
+				_, err := waiter.AcquireAll(ctx, append([]string{what}, c.more...), c.opts...)
+				return err
+			})
+			queued(t, waiter, what, 1)
+			eventually(t, "it is refused", func() bool { return pglock.Refused(waiter, what) })
+			cancel()
+			err := happens(t, "the end of the wait", waiting)
+			held, ok := errors.AsType[*pglock.HeldError](err)
+			if !ok || held.Over != c.over || held.Permits != c.n || c.over && held.Remaining < 50*time.Minute {
+				t.Errorf("%v, want it to say that the holder is gone: %v; of %d permits", err, c.over, c.n)
+			}
+		})
 	}
 }
 

@@ -46,12 +46,24 @@ type reply struct {
 	owner     string
 	since     time.Time
 	remaining time.Duration
+	over      bool    // nobody holds it: it is only kept from others
 	sent      instant // before the sending that was answered
 	places    []place // of a grant
 	name      string  // which of several is in the way
 	slot      int     // of a grant; what the name is, where it is of another kind
 	awaited   bool    // another process waits for what was granted by a hand-over
 	err       error
+}
+
+// read takes in what the database says in its own way: an instant and a duration in microseconds, and of a mark whether anybody
+// holds the lock.
+func (a reply) read(since, remaining int64) reply {
+	a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
+	a.over = a.status == "kept" || a.status == "marked_kept"
+	if a.status == "marked_kept" {
+		a.status = "marked"
+	}
+	return a
 }
 
 func newRequest(lc leaseConfig) *request {

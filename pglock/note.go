@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -80,8 +79,7 @@ func into(replies []reply) func(pgx.Rows) error {
 		if err := rows.Scan(&ord, &a.status, &a.token, &a.owner, &since, &remaining); err != nil {
 			return err
 		}
-		a.since, a.remaining = time.UnixMicro(since), microseconds(remaining)
-		replies[ord-1] = a
+		replies[ord-1] = a.read(since, remaining)
 		return nil
 	}
 }
