@@ -81,10 +81,20 @@ func (r *Runner) refuse(ctx context.Context, o occurrence, cfg config) error {
 func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Lease, error) {
 	if cfg.retry {
 		l, err := r.locks.Acquire(ctx, o.lock(), cfg.lease...)
-		if held, ok := errors.AsType[*pglock.HeldError](err); ok {
-			err = fmt.Errorf("%w (%w)", o.heldBy(held), err)
+		held, ok := errors.AsType[*pglock.HeldError](err)
+		switch {
+		case !ok:
+			return l, err
+		case !held.Over:
+			return nil, fmt.Errorf("%w (%w)", o.heldBy(held), err)
 		}
-		return l, err
+		// Whoever held it is gone, and may have finished while this one waited. ctx is over.
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTime)
+		defer cancel()
+		if dup, ok := errors.AsType[*DuplicateError](r.refuse(rctx, o, cfg)); ok {
+			err = fmt.Errorf("%w (%w)", dup, err)
+		}
+		return nil, err
 	}
 	for {
 		l, err := r.locks.TryAcquire(ctx, o.lock(), cfg.lease...)
@@ -94,6 +104,9 @@ func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Le
 		switch {
 		case isHeld && held.Remaining > 0:
 			if err := r.refuse(ctx, o, cfg); err != nil { // the holder may be one who only looks
+				return nil, err
+			}
+			if held.Over {
 				return nil, err
 			}
 			return nil, o.heldBy(held)

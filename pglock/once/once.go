@@ -32,7 +32,8 @@ func New(locks *pglock.Client, db fence.DB) (*Runner, error) {
 // context that carries the values of ctx and ends with ctx or with the lease; when ctx ends, the lease is renewed until f has returned.
 //
 // It blocks while f runs, before that for a few round trips, and after a restart or failover of the database for as long as new
-// grants are held back; ctx bounds what comes before f. With [Retry] it also waits while another runs the occurrence. After f the
+// grants are held back; ctx bounds what comes before f. With [Retry] it also waits while another runs the occurrence; if ctx ends while
+// the lock is only kept (see [Lease]), it looks at the record once more, for 5 s at most. After f the
 // end is recorded and the lease released, whatever became of ctx; that takes 20 s at most.
 //
 // If f has not run, the error is a [*DuplicateError] (it matches [ErrRunning] or [ErrRan]), [ErrInvalid], fence.ErrElsewhere if the Runner was given

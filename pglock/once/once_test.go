@@ -185,6 +185,69 @@ func TestARetryWaitsForTheAttemptThatRuns(t *testing.T) {
 	}
 }
 
+// HoldAtLeast and LockDelay keep the lock of an occurrence that nobody runs. Whoever asks is not told that it is running, nor that
+// it was run and is not to be run again; but if it is done, then that.
+func TestALockThatIsOnlyKeptIsNoRun(t *testing.T) {
+	t.Parallel()
+	hour := once.Lease(pglock.HoldAtLeast(time.Hour))
+	failed := func(t *testing.T, d *pgtest.Database) {
+		wantErr(t, "Run", runner(t, d.URL, "a", d.Pool(t)).Run(soon(t), "report", tick, does(errBroken), hour), errBroken)
+	}
+	crashed := func(t *testing.T, d *pgtest.Database) { // before its record was begun
+		locks, err := pglock.Open(d.URL, pglock.Config{Owner: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(soon(t)) //nolint:errcheck // what it held is over
+		if _, err := locks.TryAcquire(soon(t), lockName, pglock.LockDelay(time.Hour), pglock.NoRenewal()); err != nil {
+			t.Fatal(err)
+		}
+		d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() - interval '1 ms', acquisition = gen_random_uuid()`)
+	}
+	for what, c := range map[string]struct {
+		before    func(*testing.T, *pgtest.Database)
+		meanwhile string // while it is waited for
+		retry     bool
+		want      once.Outcome // "": that of the acquisition
+	}{
+		"a failure":                             {before: failed, want: once.Failed},
+		"a failure, with Retry":                 {before: failed, retry: true},
+		"done while a Retry waits":              {before: failed, retry: true, meanwhile: `UPDATE pglock.occurrences SET outcome = 'done'`, want: once.Done},
+		"a crash before the record":             {before: crashed},
+		"a crash before the record, with Retry": {before: crashed, retry: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			c.before(t, d)
+			b := runner(t, d.URL, "b", d.Pool(t))
+			var err error
+			if c.retry {
+				enough := errors.New("enough")
+				ctx, cancel := context.WithCancelCause(soon(t))
+				waiting := async(func() error { return b.Run(ctx, "report", tick, nothing(t), once.Retry()) })
+				d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`) // after it was told
+				if c.meanwhile != "" {
+					d.Exec(t, c.meanwhile)
+				}
+				cancel(enough)
+				err = happens(t, "it gives up", waiting)
+				wantErr(t, "Run", err, enough)
+			} else {
+				err = b.Run(soon(t), "report", tick, nothing(t))
+			}
+			if c.want != "" {
+				wantDuplicate(t, "Run", err, c.want, "a")
+				return
+			}
+			held, ok := errors.AsType[*pglock.HeldError](err)
+			if !ok || !held.Over || errors.Is(err, once.ErrRunning) || errors.Is(err, once.ErrRan) {
+				t.Errorf("Run = %v, want the error of the acquisition: nobody holds the lock", err)
+			}
+		})
+	}
+}
+
 // waitsInVain lets a replica wait for the attempt of another, and give up.
 func waitsInVain(t *testing.T, d *pgtest.Database, r *once.Runner, owner string) {
 	t.Helper()

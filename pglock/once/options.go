@@ -22,7 +22,9 @@ type config struct {
 // Let all who run the job say the same.
 func Retry() Option { return Option{func(c *config) { c.retry = true }} }
 
-// Lease passes options to the lease: pglock.TTL, which is how long after a crash another attempt can begin, or pglock.Metadata. The
+// Lease passes options to the lease: pglock.TTL, which is how long after a crash another attempt can begin, or pglock.Metadata.
+// pglock.HoldAtLeast and pglock.LockDelay keep the lock after a failure or a crash, and Retry waits for that: a call that is refused
+// meanwhile has the error of the acquisition, a *pglock.HeldError that is Over, since nobody is at work. The
 // lock is held alone: pglock.Shared and pglock.Permits are [ErrInvalid].
 func Lease(opts ...pglock.Option) Option {
 	return Option{func(c *config) { c.lease = append(c.lease, opts...) }}
