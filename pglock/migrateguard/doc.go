@@ -46,6 +46,8 @@
 //	its machine or network is gone     the same, after about 8 s (the server's TCP settings for the session)
 //	its backend works on all the same  it holds a session lock. Whoever has the lease waits for that, too, and says so
 //	the lease is lost                  the migration under way is finished, and not recorded; none begins after it
+//	the connection breaks              in a migration: it is dirty. In the commit of its version: the version is read over another
+//	                                   connection, and told as it is; if others were to follow, call again
 //	ctx ends                           between two migrations: none begins after it. In one: it is cancelled, and the version is dirty
 //	PgBouncer, transaction mode        works with the lease alone: a backend that works on after its runner is gone is not waited for, for
 //	                                   longer than the lease lasts. Give the Guard a direct connection where there is one

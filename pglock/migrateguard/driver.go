@@ -18,6 +18,7 @@ type driver struct {
 	from   int             // where the database is
 	next   int             // where the migration goes
 	marked bool            // next is recorded as dirty
+	unsure bool            // nobody knows whether what was recorded last was committed
 }
 
 var _ database.Driver = (*driver)(nil)
@@ -29,10 +30,16 @@ func (d *driver) SetVersion(version int, dirty bool) error {
 		d.next = version
 		return nil
 	}
-	err := d.record(d.ctx, version, false)
+	err := d.write(version, false)
 	if err == nil {
 		d.marked = false
 	}
+	return err
+}
+
+func (d *driver) write(version int, dirty bool) error {
+	err := d.record(d.ctx, version, dirty)
+	d.unsure = errors.Is(err, errUnanswered)
 	return err
 }
 
@@ -46,12 +53,12 @@ func (d *driver) Run(r io.Reader) error {
 	if strings.TrimSpace(sql) == "" {
 		return nil
 	}
-	if err := d.record(d.ctx, d.next, true); err != nil {
+	if err := d.write(d.next, true); err != nil {
 		return err
 	}
 	d.marked = true
 	if _, err := d.session.conn.Exec(d.ctx, sql); err != nil {
-		if pgconn.SafeToRetry(err) && d.record(d.ctx, d.from, false) == nil { // nothing was sent: ctx had just ended
+		if pgconn.SafeToRetry(err) && d.write(d.from, false) == nil { // nothing was sent: ctx had just ended
 			d.marked = false
 		}
 		if cause := context.Cause(d.ctx); cause != nil && !errors.Is(err, cause) {

@@ -2,7 +2,10 @@ package migrateguard_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
@@ -105,6 +108,109 @@ func TestTheEndIsToldApartFromTheWork(t *testing.T) {
 			wantVersion(t, d, "3")
 		})
 	}
+}
+
+// The answer to the commit of a version is lost, or the commit is. Whether a version is dirty is read from the table, and whoever is told
+// that it is not can call again.
+func TestALostCommitOfAVersionIsLookedUp(t *testing.T) {
+	t.Parallel()
+	const began, ran = "the mark", "the record" // what is lost of the second migration
+	lostReply := func(p *pgtest.Proxy) { p.LoseNextReply("commit") }
+	lostCommit := func(p *pgtest.Proxy) { p.LoseNextRequest("commit") }
+	lostDatabase := func(p *pgtest.Proxy) { lostReply(p); p.Refuse(true) }
+	for name, test := range map[string]struct {
+		session      bool
+		last         int // of the migrations
+		of           string
+		lose         func(*pgtest.Proxy)
+		want         []error
+		says, leaves string
+	}{
+		"the last one is recorded":                    {last: 2, of: ran, lose: lostReply, leaves: "2"},
+		"the last one is recorded, and the lock gone": {session: true, last: 2, of: ran, lose: lostReply, want: []error{migrateguard.ErrMigrated, migrateguard.ErrLost}, leaves: "2"},
+		"one is recorded, and another was to follow":  {last: 3, of: ran, lose: lostReply, says: "stopped after migration 2 of 3", leaves: "2"},
+		"nobody can look":                             {session: true, last: 2, of: ran, lose: lostDatabase, says: "call again", leaves: "2"},
+		"it is not recorded":                          {last: 2, of: ran, lose: lostCommit, want: []error{migrateguard.ErrDirty}, leaves: "2 dirty"},
+		"it is marked":                                {last: 2, of: began, lose: lostReply, want: []error{migrateguard.ErrDirty}, leaves: "2 dirty"},
+		"it is not marked":                            {last: 2, of: began, lose: lostCommit, says: "migration 2_b: record version 2", leaves: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			d.Exec(t, runs)
+			p := pgtest.NewProxy(t, d)
+			pool := poolAs(t, p.URL(), func(c *pgxpool.Config) {
+				c.ConnConfig.Tracer = &canceller{"INSERT INTO public.runs VALUES (2)", func() {
+					if test.of == ran {
+						test.lose(p)
+					}
+				}}
+			})
+			told, notify := events()
+			cfg := migrateguard.Config{Session: test.session, Notify: func(e migrateguard.Event) {
+				if e.Kind == migrateguard.Started && e.K == 2 && test.of == began {
+					test.lose(p)
+				}
+				notify(e)
+			}}
+			all := []string{"1_a.up.sql", "SELECT 1", "2_b.up.sql", "INSERT INTO public.runs VALUES (2)", "3_c.up.sql", "SELECT 3"}
+			g, err := migrateguard.New(pool, files(t, all[:2*test.last]...), cfg)
+			must(t, "New", err)
+
+			err = g.Up(soon(t))
+
+			if (err == nil) != (len(test.want) == 0 && test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("Up = %v, want %v, and it to say %q", err, test.want, test.says)
+			}
+			for _, target := range test.want {
+				wantErr(t, "Up", err, target)
+			}
+			wantVersion(t, d, test.leaves)
+			dirty := strings.HasSuffix(test.leaves, "dirty")
+			if errors.Is(err, migrateguard.ErrDirty) != dirty {
+				t.Errorf("Up = %v, want it dirty: %v", err, dirty)
+			}
+			next(t, told, migrateguard.Finished)
+			if e := next(t, told, migrateguard.Finished); (e.Err == nil) != (test.leaves == "2" && name != "nobody can look") {
+				t.Errorf("told of the second migration: %v", e.Err)
+			}
+			p.Refuse(false)
+			if !dirty {
+				wantErr(t, "Up, again", g.Up(soon(t)), nil)
+			}
+			nothingLeft(t, d)
+		})
+	}
+}
+
+// The connection breaks while the server is still at the commit: what it will come to is waited for.
+func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	gate := newGate(t, d)
+	d.Exec(t, `CREATE TABLE public.schema_migrations (version bigint not null primary key, dirty boolean not null);
+		CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM set_config('client_connection_check_interval', '0', false);
+			LOOP
+				BEGIN
+					LOOP EXIT WHEN EXISTS (SELECT FROM public.gate); PERFORM pg_sleep(0.02); END LOOP;
+					RETURN NULL;
+				EXCEPTION WHEN query_canceled THEN -- the driver asks for that when the connection breaks, and it may come too late
+				END;
+			END LOOP; END $$;
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON public.schema_migrations DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (NOT new.dirty) EXECUTE FUNCTION public.wait()`)
+	p := pgtest.NewProxy(t, d)
+	runner := async(func() error {
+		return open(t, p.URL(), files(t, "1_a.up.sql", "SELECT 1"), migrateguard.Config{}).Up(soon(t))
+	})
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query = 'commit' AND wait_event = 'PgSleep')`)
+	p.Cut()
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'public.schema_migrations'::regclass AND NOT granted)`)
+	gate.release()
+	wantErr(t, "Up", happens(t, "the runner ends", runner), nil)
+	wantVersion(t, d, "1")
+	nothingLeft(t, d)
 }
 
 // The network of the runner goes silent in the middle of a migration. The server cannot know: its backend works on. Whoever

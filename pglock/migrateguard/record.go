@@ -73,7 +73,37 @@ func (r *runner) underLock(ctx context.Context, limit time.Duration, write func(
 	if err := write(ctx, tx); err != nil {
 		return err
 	}
-	return tx.Commit(ctx)
+	err = tx.Commit(ctx)
+	if err != nil && r.session.conn.IsClosed() {
+		err = fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	return err
+}
+
+// errUnanswered: the connection broke during a commit, which may have come to pass.
+var errUnanswered = errors.New("the connection was lost during the commit")
+
+// lookUp reads the state over another connection, once the transaction whose commit was not answered is over: until then it keeps the
+// version table from being locked.
+func (r *runner) lookUp(ctx context.Context) (s state, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	other, err := r.g.connect(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer other.hangUp(ctx)
+	tx, err := other.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"})
+	if err != nil {
+		return s, err
+	}
+	defer tx.Rollback(ctx)
+	if r.exists {
+		if _, err := tx.Exec(ctx, "LOCK TABLE "+r.quoted()+" IN SHARE MODE"); err != nil {
+			return s, err
+		}
+	}
+	return r.g.readState(ctx, other.conn)
 }
 
 // holdIn asks the database for the lock: the lease is ours until the transaction ends, and the session has its lock, which a

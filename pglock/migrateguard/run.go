@@ -54,13 +54,39 @@ func (r *runner) step(ctx context.Context, m *migrate.Migrate, d *driver, mig Mi
 		direction = -1
 	}
 	err := m.Steps(direction)
+	var broken error // what broke after the migration was recorded
 	if err != nil {
-		err = fmt.Errorf("migration %v: %w", mig, err)
-		if d.marked {
-			err = &DirtyError{Table: r.quoted(), Version: mig.Target, From: d.from, Cause: err}
+		if err = d.explain(ctx, mig, err); errors.Is(err, errRecorded) {
+			broken, err = err, nil
 		}
 	}
 	e.Kind, e.Elapsed, e.Err = Finished, time.Since(begin), err
 	r.g.tell(e)
+	if broken != nil && k < n {
+		return fmt.Errorf("stopped after migration %d of %d, %w; call again for those that are left", k, n, broken)
+	}
+	return err
+}
+
+// errRecorded: the migration has run and is recorded, though the answer to that was lost.
+var errRecorded = errors.New("which is recorded")
+
+// explain says what became of a migration that did not end in order.
+func (d *driver) explain(ctx context.Context, mig Migration, err error) error {
+	err = fmt.Errorf("migration %v: %w", mig, err)
+	dirty := d.marked
+	if d.unsure {
+		s, lookErr := d.lookUp(ctx)
+		if lookErr != nil {
+			return fmt.Errorf("%w; whether it came to pass could not be found out (%w): call again, or see Plan", err, lookErr)
+		}
+		dirty = s.dirty && s.version == mig.Target
+		if d.marked && !dirty && s.version != d.from {
+			return fmt.Errorf("%w: %w", errRecorded, err)
+		}
+	}
+	if dirty {
+		return &DirtyError{Table: d.quoted(), Version: mig.Target, From: d.from, Cause: err}
+	}
 	return err
 }
