@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -74,14 +75,20 @@ type StaleError struct {
 	Token     Token  // the caller's
 	LastToken Token  // the one that has written last
 	Behind    bool   // the lock service of this database has not granted LastToken yet
+	cure      string // then
 }
 
 func (e *StaleError) Error() string {
 	s := fmt.Sprintf("fence: %s: stale token %d, token %d was here: stop, lock %q has moved on", e.Resource, e.Token, e.LastToken, e.Lock)
 	if e.Behind {
-		s += fmt.Sprintf("; its service has not granted that token yet: let the owner of its schema SELECT raise_token_floor(%d)", e.LastToken)
+		s += "; its service has not granted that token yet: " + cmp.Or(e.cure, fmt.Sprintf("let the owner of its schema raise the token floor to %d", e.LastToken))
 	}
 	return s
+}
+
+// raiseFloor is the cure for a lock service that is behind a token.
+func (c config) raiseFloor(last Token) string {
+	return fmt.Sprintf("let the owner of its schema SELECT %s.raise_token_floor(%d)", c.quoted(), last)
 }
 
 // Is makes errors.Is find [ErrStale] and [ErrBehind].

@@ -72,8 +72,10 @@ func refusalIn(err error) (error, bool) {
 	switch pg.Code {
 	case "FL001":
 		ours = ErrNotStated
-	case "FL002", "FL003":
-		ours = &StaleError{Resource: resource, Lock: f.Lock, Token: f.Token, LastToken: f.LastToken, Behind: pg.Code == "FL003"}
+	case "FL002":
+		ours = &StaleError{Resource: resource, Lock: f.Lock, Token: f.Token, LastToken: f.LastToken}
+	case "FL003": // whose hint names the schema
+		ours = &StaleError{Resource: resource, Lock: f.Lock, Token: f.Token, LastToken: f.LastToken, Behind: true, cure: pg.Hint}
 	case "FL004":
 		ours = &OtherLockError{Resource: resource, Lock: f.Lock, Slot: f.Slot, OtherLock: f.OtherLock, OtherSlot: f.OtherSlot}
 	case "FL005":

@@ -128,7 +128,7 @@ func raise(ctx context.Context, tx DB, g Grant, names []string, cfg config) erro
 	case "raised", "passed":
 		return nil
 	case "stale", "behind":
-		return g.Stale(&StaleError{Resource: resource, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind"})
+		return g.Stale(&StaleError{Resource: resource, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind", cure: cfg.raiseFloor(last)})
 	case "other_lock":
 		return &OtherLockError{Resource: resource, Lock: g.Lock, Slot: g.Slot, OtherLock: lock, OtherSlot: slot}
 	case "never_granted":

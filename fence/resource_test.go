@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/migrations"
 )
 
 // raised raises the fence of "report" in a transaction that stays open.
@@ -268,12 +269,58 @@ func TestLockServiceThatLostItsMemory(t *testing.T) {
 	if !errors.Is(err, fence.ErrStale) || !errors.Is(err, fence.ErrBehind) || !errors.Is(told, fence.ErrBehind) {
 		t.Errorf("%v, and the lease was told %v; want ErrBehind and ErrStale", err, told)
 	}
-	if cure := "raise_token_floor(100)"; !strings.Contains(err.Error(), cure) {
-		t.Errorf("%q does not say %s", err, cure)
-	}
+	saysTheCure(t, d, err, "pglock", 100)
 	d.Exec(t, `SELECT setval('pglock.fencing_token', 200)`)
 	if err := behind(50); errors.Is(err, fence.ErrBehind) {
 		t.Errorf("%v, want ErrStale alone: the token has been drawn", err)
+	}
+}
+
+// saysTheCure checks that an error has the SQL that raises the floor in its text, and that the database takes it.
+func saysTheCure(t *testing.T, d *pgtest.Database, err error, schema string, floor int) {
+	t.Helper()
+	cure := fmt.Sprintf("SELECT %s.raise_token_floor(%d)", pgx.Identifier{schema}.Sanitize(), floor)
+	if err == nil || !strings.Contains(err.Error(), cure) {
+		t.Errorf("%v does not say %s", err, cure)
+	}
+	d.Exec(t, cure)
+}
+
+// The cure is in the schema whose fence refused, whatever its name is.
+func TestTheCureOfALockThatIsBehindNamesItsSchema(t *testing.T) {
+	t.Parallel()
+	const schema = `odd "name"`
+	d := pgtest.DB(t)
+	if err := migrations.Up(t.Context(), d.Pool(t), migrations.Schema(schema)); err != nil {
+		t.Fatal(err)
+	}
+	in := pgx.Identifier{schema}.Sanitize()
+	d.Exec(t, createInvoices+fmt.Sprintf(`; INSERT INTO invoices VALUES (1, 'theirs', 100); CREATE TABLE plain (id int); SELECT %[1]s.protect('plain');
+		INSERT INTO %[1]s.leases (name, token) VALUES ('billing', 100)`, in))
+	conn := d.Conn(t)
+	protected := func(g fence.Grant) error {
+		return fence.StatedTx(t.Context(), conn, g, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `INSERT INTO plain VALUES (1)`)
+			return err
+		})
+	}
+	resource := func(g fence.Grant) error { return fence.Tx(t.Context(), conn, g, "report", nothing) }
+	row := func(g fence.Grant) error { return invoices.Update(t.Context(), conn, g, invoice(1, "ours")) }
+	for _, write := range []func(fence.Grant) error{protected, resource} {
+		wantErr(t, "a write", write(grant(100).InSchema(schema)), nil)
+	}
+	d.Exec(t, fmt.Sprintf(`UPDATE %[1]s.leases SET token = 50; SELECT setval('%[1]s.fencing_token', 50)`, in)) // a backup is restored
+	refused := map[string]*fence.StaleError{}
+	for what, write := range map[string]func(fence.Grant) error{"protected": protected, "resource": resource, "row": row} {
+		err := write(grant(50).InSchema(schema))
+		stale, ok := errors.AsType[*fence.StaleError](err)
+		if !ok || !stale.Behind {
+			t.Fatalf("%s: %v, want ErrBehind", what, err)
+		}
+		refused[what] = stale
+	}
+	for _, stale := range refused {
+		saysTheCure(t, d, stale, schema, 100)
 	}
 }
 
@@ -297,6 +344,9 @@ func TestARowThatTheHolderOfAnotherLockOrPermitHasWritten(t *testing.T) {
 		err := invoices.Update(t.Context(), d.Conn(t), g, invoice(1, "ours"))
 		if !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrBehind) != c.behind || ended != c.ends {
 			t.Errorf("%+v: %v, and the lease has ended: %v", c, err, ended)
+		}
+		if c.behind {
+			saysTheCure(t, d, err, "pglock", 120)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (t Table) send(ctx context.Context, db DB, g Grant, checked target, v verb,
 		case err != nil:
 			return checked.explain(fmt.Errorf("fence: %s: %w", what, err), cfg)
 		}
-		if err, ok := answers.verdict(v, g, cfg.again, func(i int) string { return t.rowName(rows[i]) }); ok {
+		if err, ok := answers.verdict(v, g, cfg, func(i int) string { return t.rowName(rows[i]) }); ok {
 			if err == nil {
 				into.keep()
 			}
@@ -105,10 +105,10 @@ type answer struct {
 type answers []answer
 
 // verdict judges what was found; false says that there is none yet.
-func (as answers) verdict(v verb, g Grant, again bool, name func(int) string) (error, bool) {
+func (as answers) verdict(v verb, g Grant, cfg config, name func(int) string) (error, bool) {
 	wrote, moved, gone := true, false, 0
 	for i, a := range as {
-		if err := a.refusal(verbOf(v, i), g, again, name(i)); err != nil {
+		if err := a.refusal(verbOf(v, i), g, cfg, name(i)); err != nil {
 			return err, true
 		}
 		wrote, moved = wrote && a.wrote, moved || a.moved
@@ -147,7 +147,7 @@ func (as answers) allGone() bool {
 }
 
 // refusal says what speaks against writing the row, if anything does.
-func (a answer) refusal(v verb, g Grant, again bool, name string) error {
+func (a answer) refusal(v verb, g Grant, cfg config, name string) error {
 	last := max(a.last, a.tombstone)
 	say := func(err error) error { return fmt.Errorf("fence: %s of %s: %w", v.name, name, err) }
 	switch {
@@ -158,8 +158,8 @@ func (a answer) refusal(v verb, g Grant, again bool, name string) error {
 	case a.rows > 1:
 		return say(fmt.Errorf("%w: %d rows have the key: it is not unique", ErrInvalid, a.rows))
 	case last > g.Token:
-		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: a.behind}
-	case last == g.Token && (!again || a.rows == 1 && v.name == insert.name):
+		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: a.behind, cure: cfg.raiseFloor(last)}
+	case last == g.Token && (!cfg.again || a.rows == 1 && v.name == insert.name):
 		return say(ErrAlreadyWritten)
 	case a.rows == 1 && v.name == insert.name:
 		return say(ErrRowExists)
