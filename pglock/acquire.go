@@ -149,7 +149,7 @@ func (c *Client) begin(ctx context.Context, names []string, opts []Option) (leas
 	}
 	for _, name := range lc.names {
 		if err == nil && holding.Is(ctx, c.cfg.Schema, name) {
-			err = fmt.Errorf("%w: lock %q", ErrOwnTransaction, name)
+			err = fmt.Errorf("%w: lock %q: acquire it before the transaction, or after", ErrOwnTransaction, name)
 		}
 	}
 	if err == nil && !c.enter() {
@@ -224,7 +224,7 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 		return &HeldBackError{Name: lc.name, Remaining: a.remaining, Reason: a.owner, schema: c.cfg.Schema}
 	case "stale":
 		seen := c.seen.Load()
-		return fmt.Errorf("%w: this client has seen %d: as the owner of the schema: %s", ErrTokensBehind, seen, c.in(fmt.Sprintf("SELECT pglock.raise_token_floor(%d)", seen)))
+		return fmt.Errorf("%w: lock %q: this client has seen %d: as the owner of the schema: %s", ErrTokensBehind, lc.name, seen, c.in(fmt.Sprintf("SELECT pglock.raise_token_floor(%d)", seen)))
 	case "ttl_too_long":
 		return c.ttlTooLong(lc, a.remaining)
 	}

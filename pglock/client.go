@@ -148,7 +148,7 @@ func (c *Client) Close(ctx context.Context) error {
 	held := c.keeper.all()
 	ends := make([]*surrender, 0, len(held))
 	for _, l := range held {
-		if l.end(ErrClosed) == nil {
+		if l.end(&endedError{ErrClosed, l, " ended with it: acquire the lock again with another client"}) == nil {
 			ends = append(ends, l.surrender(nil))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -26,7 +27,7 @@ func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context
 // DoAll is Do for several names, which it acquires as AcquireAll does.
 func (c *Client) DoAll(ctx context.Context, names []string, f func(ctx context.Context, l *Lease) error, opts ...Option) (err error) {
 	if f == nil {
-		return fmt.Errorf("%w: Do without a function", ErrInvalidOption)
+		return fmt.Errorf("%w: Do without a function (lock %.300q)", ErrInvalidOption, strings.Join(names, ", "))
 	}
 	l, err := c.AcquireAll(ctx, names, opts...)
 	if err != nil {

@@ -216,7 +216,7 @@ func (e *Elector) Stand() { e.update(func() { e.abstains = false }) }
 
 // await ends a candidacy or term, and waits for its end.
 func (e *Elector) await(ctx context.Context, t *term) error {
-	t.end(ErrResigned)
+	t.end(fmt.Errorf("%w: election %q", ErrResigned, e.name))
 	select {
 	case <-t.over:
 	case <-ctx.Done():

@@ -15,10 +15,12 @@ import (
 type PanicError struct {
 	Value any    // what lead panicked with
 	Stack []byte // where
+
+	election string
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("pglock: lead panicked: %v\n\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("pglock: election %q: lead panicked: %v\n\n%s", e.election, e.Value, e.Stack)
 }
 
 // Unwrap is the value of the panic, if that is an error.
@@ -101,7 +103,7 @@ func (e *Elector) lead(ctx, tctx context.Context, t *term, l *Lease, f func(cont
 	defer func() {
 		ended = context.Cause(ctx)
 		if v := recover(); v != nil {
-			answer = &PanicError{v, debug.Stack()}
+			answer = &PanicError{v, debug.Stack(), e.name}
 		}
 	}()
 	return nil, f(ctx, l)
@@ -149,6 +151,11 @@ func saysOnly(answer, ended error) bool {
 	}
 	for _, end := range []error{ended, context.Canceled, ErrLost, fence.ErrStale} {
 		if errors.Is(answer, end) {
+			return true
+		}
+	}
+	for _, end := range []error{ErrResigned, ErrReleased, ErrClosed} { // or says no more than which kind of end that was
+		if errors.Is(ended, end) && errors.Is(answer, end) {
 			return true
 		}
 	}

@@ -60,7 +60,7 @@ func TestAPanicOfLeadFreesTheLeaseAndEndsRunWithItsValueAndStack(t *testing.T) {
 
 			err := happens(t, "Run ends", a.ended)
 			var p *pglock.PanicError
-			if !errors.As(err, &p) || p.Value != value || !strings.Contains(string(p.Stack), "elector_test.go") {
+			if !errors.As(err, &p) || p.Value != value || !strings.Contains(string(p.Stack), "elector_test.go") || !strings.Contains(err.Error(), "election \"") {
 				t.Errorf("Run = %v", err)
 			}
 			if cause, ok := value.(error); ok {

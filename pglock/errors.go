@@ -158,6 +158,19 @@ func (e *LostError) Error() string {
 // Is matches ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
+// An endedError is the end of a lease by Release or Close. Most are never read, so the text is made when one is.
+type endedError struct {
+	how   error // ErrReleased or ErrClosed
+	lease *Lease
+	rest  string // of the message
+}
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("%v: %v%s", e.how, e.lease, e.rest)
+}
+
+func (e *endedError) Unwrap() error { return e.how }
+
 // A prefixedError says what was tried, and names the package once.
 type prefixedError struct {
 	what string

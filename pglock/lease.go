@@ -121,9 +121,11 @@ func (l *Lease) Context() context.Context {
 	return l.ctx
 }
 
+var errNoLease = fmt.Errorf("%w: a zero Lease was never granted: use one that Acquire returns", ErrReleased)
+
 var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(ErrReleased)
+	cancel(errNoLease)
 	return ctx
 }()
 
@@ -133,7 +135,7 @@ func (l *Lease) Done() <-chan struct{} { return l.Context().Done() }
 // Err is nil while the lease is held, and then says why it ended: a *LostError, ErrReleased or ErrClosed.
 func (l *Lease) Err() error {
 	if l.client == nil {
-		return ErrReleased
+		return errNoLease
 	}
 	l.look()
 	l.mu.Lock()
@@ -195,7 +197,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 //     ended by itself.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.client == nil {
-		return ErrReleased
+		return errNoLease
 	}
 	l.look()
 	if !l.client.enter() { // Close ends it, and releases it with all the others
@@ -210,7 +212,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		}
 	}
 	done := make(chan error, 1)
-	before := l.end(ErrReleased)
+	before := l.end(&endedError{ErrReleased, l, ": acquire the lock again"})
 	var lost *LostError
 	switch {
 	case before == nil:

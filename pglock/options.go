@@ -92,7 +92,7 @@ func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err
 	name := lc.name
 	for _, o := range opts {
 		if o.apply == nil {
-			return lc, fmt.Errorf("%w: a zero Option", ErrInvalidOption)
+			return lc, fmt.Errorf("%w: a zero Option (lock %q)", ErrInvalidOption, name)
 		}
 		if err := o.apply(&lc); err != nil {
 			return lc, fmt.Errorf("%w (lock %q)", err, name)

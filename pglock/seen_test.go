@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -59,6 +60,9 @@ func TestATokenTooFarAheadIsNotFollowed(t *testing.T) {
 
 	_, err := c.TryAcquire(soon(t), "a")
 	wantErr(t, "TryAcquire", err, pglock.ErrTokensBehind)
+	if err == nil || !strings.Contains(err.Error(), `lock "a"`) {
+		t.Errorf("TryAcquire = %v, want it to name the lock", err)
+	}
 	_, err = c.Acquire(soon(t), "a") // waiting would not help
 	wantErr(t, "Acquire", err, pglock.ErrTokensBehind)
 	if now := drawn(t, d); now != before || bumps(t, d) != 0 {

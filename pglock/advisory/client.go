@@ -99,7 +99,7 @@ func (c *Client) Close(ctx context.Context) error {
 	held := slices.Collect(maps.Keys(c.locks))
 	c.mu.Unlock()
 	for _, l := range held {
-		l.cancel(ErrClosed)
+		l.cancel(fmt.Errorf("%w: %s ended with it: acquire it again with another client", ErrClosed, l.request.key.describe()))
 	}
 	c.keepers.Wait()
 	var errs []error

@@ -19,7 +19,7 @@ func (c *Client) Do(ctx context.Context, key Key, f func(ctx context.Context) er
 		return err
 	}
 	if f == nil {
-		return fmt.Errorf("%w: Do without a function", ErrInvalidOption)
+		return fmt.Errorf("%w: Do without a function (%s)", ErrInvalidOption, key.describe())
 	}
 	l, err := c.Acquire(ctx, key, opts...)
 	if err != nil {

@@ -58,16 +58,17 @@ func (l *Lock) Context() context.Context { return l.ctx }
 //   - ErrReleased or ErrClosed: it had ended in that way before, or was never granted.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil || l.client == nil { // no lock that was granted
-		return ErrReleased
+		return fmt.Errorf("%w: a zero Lock was never granted: use one that Acquire returns", ErrReleased)
 	}
+	released := fmt.Errorf("%w: %s: acquire it again", ErrReleased, l.request.key.describe())
 	before := context.Cause(l.ctx)
 	if before == nil && !l.released.CompareAndSwap(false, true) {
-		before = ErrReleased
+		before = released
 	}
 	if before != nil {
-		return l.ended(before)
+		return before
 	}
-	l.cancel(ErrReleased)
+	l.cancel(released)
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -84,14 +85,6 @@ func (l *Lock) Release(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", l.outcome, context.Cause(ctx))
 	}
 	return l.outcome
-}
-
-// ended says which lock had ended before: a *LostError does so itself.
-func (l *Lock) ended(why error) error {
-	if errors.Is(why, ErrLost) {
-		return why
-	}
-	return explain(l.request.key, why)
 }
 
 // keep is the goroutine that has the session, from the grant to its end.

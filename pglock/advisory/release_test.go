@@ -45,13 +45,23 @@ func TestASecondReleaseSaysSo(t *testing.T) {
 	l := take(t, c, advisory.Name("a"))
 	release(t, l)
 	next := take(t, c, advisory.Name("a"))
-	wantErr(t, "the second Release", l.Release(soon(t)), advisory.ErrReleased)
-	wantErr(t, "the cause", context.Cause(l.Context()), advisory.ErrReleased)
+	wantEnd(t, l, advisory.ErrReleased)
 	if n := locks(t, d); n != 1 {
 		t.Errorf("the second Release touched the next lock: %d locks", n)
 	}
 	release(t, next)
 	wantErr(t, "Release of a zero Lock", new(advisory.Lock).Release(soon(t)), advisory.ErrReleased)
+}
+
+// wantEnd checks that a lock has ended in that way, and that whoever is told so learns which lock it is, and what to do.
+func wantEnd(t *testing.T, l *advisory.Lock, end error) {
+	t.Helper()
+	for what, err := range map[string]error{"Release": l.Release(soon(t)), "the cause": context.Cause(l.Context())} {
+		wantErr(t, what, err, end)
+		if err == nil || !strings.Contains(err.Error(), l.Key().String()) || !strings.Contains(err.Error(), "acquire it again") {
+			t.Errorf("%s = %v, want it to name %v and the next step", what, err, l.Key())
+		}
+	}
 }
 
 // Case C6: who releases what was lost is told so, and it is logged once.
@@ -126,8 +136,7 @@ func TestCloseReleasesEverything(t *testing.T) {
 	}
 	wantErr(t, "the waiting Acquire", happens(t, "Acquire comes back", waiting).err, advisory.ErrClosed)
 	for _, l := range []*advisory.Lock{a, b} {
-		wantErr(t, "the cause", context.Cause(l.Context()), advisory.ErrClosed)
-		wantErr(t, "Release", l.Release(soon(t)), advisory.ErrClosed)
+		wantEnd(t, l, advisory.ErrClosed)
 	}
 	_, err := c.TryAcquire(soon(t), advisory.Name("a"))
 	wantErr(t, "TryAcquire", err, advisory.ErrClosed)

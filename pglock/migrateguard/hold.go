@@ -175,7 +175,9 @@ func (r *runner) backend(ctx context.Context) (error, error) {
 }
 
 // lost says that the lock was lost, and why.
-func (r *runner) lost(why error) error { return fmt.Errorf("%w: %w", ErrLost, why) }
+func (r *runner) lost(why error) error {
+	return fmt.Errorf("%w: that of version table %s: %w", ErrLost, r.quoted(), why)
+}
 
 // finish lets go, and says what became of the work and of the lock.
 func (r *runner) finish(ctx context.Context, worked error) error {

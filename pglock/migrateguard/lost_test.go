@@ -36,7 +36,7 @@ func TestARunnerThatLostItsLeaseStops(t *testing.T) {
 			d.Exec(t, take)
 			gate.release()
 			err := happens(t, "Up ends", runner)
-			wantErr(t, "Up", err, migrateguard.ErrLost, "version 1", "record version 1")
+			wantErr(t, "Up", err, migrateguard.ErrLost, "version 1", "record version 1", `that of version table "public"."schema_migrations"`)
 			wantErr(t, "Up", err, migrateguard.ErrDirty)
 			if errors.Is(err, migrateguard.ErrMigrated) {
 				t.Errorf("Up says that all was migrated: %v", err)
