@@ -52,7 +52,7 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 		ask: func(ctx context.Context, tx DB) error { return hold(ctx, tx, g, cfg) },
 	}
 	return within(ctx, start, heldName(g), cfg, fence, func(tx T) error {
-		return g.explained(f(holding.With(ctx, cfg.schema, g.Lock), tx))
+		return g.explained(f(holding.With(ctx, cfg.schema, g.Lock, int64(g.Token)), tx))
 	})
 }
 

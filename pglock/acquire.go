@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/fencedlock/fencedlock/internal/holding"
 )
 
 const (
@@ -114,6 +112,9 @@ func (c *Client) wait(ctx context.Context, w *waiter) (*Lease, error) {
 			rest = c.rest(ctx, w, tries, err)
 			tries++
 		}
+		if own := c.own(ctx, c.queues.reason(w)); own != nil {
+			return nil, own
+		}
 		timer.Reset(rest)
 		select {
 		case <-w.again:
@@ -147,11 +148,6 @@ func (c *Client) begin(ctx context.Context, names []string, opts []Option) (leas
 	if err == nil {
 		err = c.checkReentrant(ctx, lc)
 	}
-	for _, name := range lc.names {
-		if err == nil && holding.Is(ctx, c.cfg.Schema, name) {
-			err = fmt.Errorf("%w: lock %q: acquire it before the transaction, or after", ErrOwnTransaction, name)
-		}
-	}
 	if err == nil && !c.enter() {
 		err = closedFor(lc)
 	}
@@ -174,6 +170,9 @@ func (c *Client) attempt(ctx context.Context, lc leaseConfig) (*Lease, error) {
 	}
 	if errors.Is(err, errAbandoned) {
 		return nil, fmt.Errorf("pglock: lock %q: %w", lc.name, context.Cause(ctx))
+	}
+	if own := c.own(ctx, err); own != nil {
+		return nil, own
 	}
 	return l, err
 }
@@ -216,7 +215,7 @@ func (c *Client) refusal(lc leaseConfig, a reply) error {
 	case "other_kind":
 		return &OtherKindError{Name: a.name, Owner: a.owner, Kind: kind(a.slot).String(), Asked: lc.kind.String()}
 	case "retry", "queued": // free, but just now locked by another, or another's turn in the line
-		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Since: a.since}
+		return &HeldError{Name: cmp.Or(a.name, lc.name), Owner: a.owner, Token: a.token, Since: a.since}
 	case "spent":
 		return &LostError{Name: lc.name, Cause: Expired}
 	case "held_back":

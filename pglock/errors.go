@@ -57,13 +57,14 @@ var (
 	ErrTokensBehind = errors.New("pglock: the database hands out tokens behind one seen before")
 
 	// ErrOwnTransaction comes when a lock is asked for with the ctx of a transaction that holds it (fence.HeldTx): the call could
-	// only wait for itself. Nothing was sent. Acquire it before the transaction, or after. A context does not know databases, so
-	// a lock of the same name and schema in another one is refused too: use a context without the transaction's values there.
+	// only wait for itself. Acquire it before the transaction, or after.
 	ErrOwnTransaction = errors.New("pglock: the lock is held by the transaction that asks for it")
 
 	// ErrReentrant comes when a lock is asked for with the context of a lease that holds it, as the function of a Do gets one: the call
-	// could only wait for itself. Nothing was sent. As with ErrOwnTransaction, a lock of the same name and schema in another database
-	// is refused too.
+	// could only wait for itself. A client knows its own leases, and sends nothing. For those of other clients it asks once, and compares
+	// the token of whoever is in the way: so a lock of the same name in another database is another lock, however clients connect, and
+	// after a failover too. The same holds for ErrOwnTransaction. Where several share the lock, the token may be that of
+	// another holder: then the call waits as any other does.
 	ErrReentrant = errors.New("pglock: the lock is held by the caller itself")
 
 	// ErrOtherKind comes while somebody holds the name as something else: with another number of Permits, say. Nothing was granted, and
@@ -82,7 +83,7 @@ var (
 type HeldError struct {
 	Name      string
 	Owner     string        // the holder's label, as its Config.Owner has it
-	Token     fence.Token   // of the holder's grant; 0 where it was not told
+	Token     fence.Token   // of the holder's grant, or of the last holder's; 0 where it was not told
 	Since     time.Time     // when it was granted, by the database's clock; of the last holder while it is changing hands
 	Remaining time.Duration // until it can be free at the latest, unless it is renewed; 0: it is changing hands just now
 	Permits   int           // if all of a semaphore were taken, how many: then the grant is the one that may be over first

@@ -248,6 +248,68 @@ func TestATransactionThatAsksForItsOwnLockIsToldSo(t *testing.T) {
 	wantErr(t, "HeldTx", err, nil)
 }
 
+// Contexts know no databases: whether the lock in the way is the caller's own is told by its token, whichever client asks, and how it
+// connects. A lock of the same name in another database is another lock.
+func TestTheCallersOwnLockIsToldFromOneOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	elsewhere, _ := diary(t)
+	c, sameDatabase, otherDatabase := client(t, d), open(t, with(t, d.URL, "application_name", "by another DSN"), pglock.Config{}), client(t, elsewhere)
+	elsewhere.Exec(t, `SELECT pglock.raise_token_floor(0)`) // both are copies, made behind the guard's back
+	their := client(t, elsewhere)
+	asks := func(ctx context.Context, wanted error, between func()) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(ctx, 4*patience)
+		defer cancel()
+		_, err := sameDatabase.TryAcquire(ctx, "a")
+		wantErr(t, "TryAcquire", err, wanted)
+		between()
+		_, err = sameDatabase.Acquire(ctx, "a")
+		wantErr(t, "Acquire", err, wanted)
+		between()
+		_, err = sameDatabase.Acquire(ctx, "a", pglock.Fair())
+		wantErr(t, "Acquire in a line", err, wanted)
+		between()
+		_, err = sameDatabase.AcquireAll(ctx, []string{"b", "a"})
+		wantErr(t, "AcquireAll", err, wanted)
+		between()
+		waiting, giveUp := context.WithCancel(context.Background())
+		other := acquiring(waiting, sameDatabase, "a") // behind one that waits for the same, and is not told what only concerns the caller
+		eventually(t, "another waits", func() bool { return pglock.Queued(sameDatabase, "a") == 1 && pglock.Refused(sameDatabase, "a") })
+		_, err = sameDatabase.Acquire(ctx, "a")
+		wantErr(t, "Acquire behind another", err, wanted)
+		between()
+		giveUp()
+		wantErr(t, "the other", happens(t, "it gives up", other).err, context.Canceled)
+		theirs := take(t, their, "a")
+		_, err = otherDatabase.TryAcquire(ctx, "a")
+		wantErr(t, "TryAcquire of what is held in another database", err, pglock.ErrHeld)
+		release(t, theirs)
+		l, err := otherDatabase.Acquire(ctx, "a")
+		wantErr(t, "Acquire in another database", err, nil)
+		if err == nil {
+			release(t, l)
+		}
+	}
+	l := take(t, c, "a")
+	asks(l.Context(), pglock.ErrReentrant, func() {})
+	wantErr(t, "HeldTx", fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+		asks(ctx, pglock.ErrOwnTransaction, func() { // the server ends a transaction that is idle for too long
+			_, err := tx.Exec(ctx, `SELECT 1`)
+			wantErr(t, "the transaction", err, nil)
+		})
+		return nil
+	}), nil)
+	wantErr(t, "HeldTx, and the lease is released", fence.HeldTx(soon(t), pool, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
+		release(t, l)
+		for _, c := range []*pglock.Client{c, sameDatabase} {
+			_, err := c.Acquire(ctx, "a")
+			wantErr(t, "Acquire after the release", err, pglock.ErrOwnTransaction)
+		}
+		return nil
+	}), nil)
+}
+
 func TestWhatCannotBeHeldIsToldApart(t *testing.T) {
 	t.Parallel()
 	d, pool := diary(t)

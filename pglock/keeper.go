@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencedlock/fencedlock/fence"
 )
 
 const (
@@ -72,6 +74,18 @@ func (k *keeper) remove(l *Lease) {
 	k.mu.Lock()
 	delete(k.held, l)
 	k.mu.Unlock()
+}
+
+// holds says whether a lease of this client is the one with that token.
+func (k *keeper) holds(name string, token fence.Token) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for l := range k.held {
+		if l.token == token && l.has(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // renewNow makes a lease due, and has done told how it went.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,6 +93,10 @@ func (l *Lease) GrantOf(name string) fence.Grant {
 		}
 	}
 	return fence.Grant{}
+}
+
+func (l *Lease) has(name string) bool {
+	return slices.ContainsFunc(l.places, func(p place) bool { return p.name == name })
 }
 
 func (l *Lease) grant(p place) fence.Grant {
