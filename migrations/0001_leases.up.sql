@@ -230,7 +230,7 @@ CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, tt
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE cap bigint; last bigint; first int := 1; waiting int[];
+DECLARE cap bigint; last bigint; first int := 1; waiting int[]; done boolean[];
 BEGIN
   label := left(label, 1000);
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
@@ -241,8 +241,40 @@ BEGIN
       RETURN;
     END IF;
   END IF;
+  -- What is plainly free is granted at once, which costs a third of one by one. What is missed here is looked at below, one by one.
+  IF cardinality(names) > 1 THEN
+    FOR ord, token, last IN
+      WITH free AS MATERIALIZED (
+        SELECT r.*, x.ctid AS at, x.token AS last
+          FROM unnest(names, acquisitions, ttls_us, holds_us, delays_us, metas) WITH ORDINALITY AS r(name, id, ttl_us, hold_us, delay_us, meta, ord)
+          JOIN pglock.leases x ON x.name = r.name AND x.slot = 0 AND x.permits = 0
+            AND greatest(x.expires_at + x.delay, x.not_before) <= clock_timestamp()
+            AND x.acquisition IS DISTINCT FROM r.id AND x.revoked IS DISTINCT FROM r.id AND r.id IS NOT NULL AND r.ttl_us BETWEEN 100000 AND cap
+          WHERE (kinds[r.ord] <> 0 OR lots[r.ord] IN (lots[r.ord - 1], lots[r.ord + 1])) IS NOT TRUE
+          FOR UPDATE OF x SKIP LOCKED),
+      granted AS (
+        UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = f.id, owner = label, granted_at = clock_timestamp(),
+          ttl = f.ttl_us * interval '1 us', expires_at = clock_timestamp() + f.ttl_us * interval '1 us',
+          not_before = CASE WHEN f.hold_us > 0 THEN clock_timestamp() + least(f.hold_us, 31622400000000) * interval '1 us' ELSE 'epoch' END,
+          delay = CASE WHEN f.delay_us > 0 THEN least(f.delay_us, 86400000000) * interval '1 us' ELSE '0' END,
+          metadata = f.meta::jsonb, revoked = NULL
+          FROM free f WHERE l.ctid = f.at
+          RETURNING f.ord, l.token, f.last)
+      SELECT g.* FROM granted g
+    LOOP
+      IF token <= last THEN                              -- a sequence that fell behind is moved, not obeyed
+        token := pglock.move_token(last, false);
+        UPDATE pglock.leases x SET token = acquire.token WHERE x.name = names[ord] AND x.slot = 0;
+      END IF;
+      status := 'granted'; owner := label; since := clock_timestamp(); remaining_us := ttls_us[ord]; slot := 0;
+      IF waits[ord] > 0 THEN PERFORM pglock.wait_over(names[ord], client); END IF;
+      done[ord] := true;
+      RETURN NEXT;
+    END LOOP;
+  END IF;
   FOR k IN 1..cardinality(names) LOOP
     CONTINUE WHEN lots[k] = lots[k + 1];
+    IF done[k] THEN first := k + 1; CONTINUE; END IF;
     ord := k; slot := 0;
     WHILE first = k AND kinds[k] <> 0 IS NOT TRUE LOOP
       -- The inner SELECT locks the row if it is free; only then is the token drawn. FOR UPDATE, or it would pass by the
@@ -254,13 +286,12 @@ BEGIN
           ELSE 'epoch' END,
         delay = CASE WHEN delays_us[k] > 0 THEN least(delays_us[k], 86400000000) * interval '1 us' ELSE '0' END,
         metadata = metas[k]::jsonb, revoked = NULL
-        FROM (SELECT x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
-                AND x.expires_at <= clock_timestamp() AND (x.delay = '0' OR x.expires_at + x.delay <= clock_timestamp())
-                AND x.not_before <= clock_timestamp()
+        FROM (SELECT x.ctid AS at, x.token FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits = 0
+                AND greatest(x.expires_at + x.delay, x.not_before) <= clock_timestamp()
                 AND x.acquisition IS DISTINCT FROM acquisitions[k] AND x.revoked IS DISTINCT FROM acquisitions[k] AND acquisitions[k] IS NOT NULL
                 AND ttls_us[k] BETWEEN 100000 AND cap
               FOR UPDATE SKIP LOCKED) free
-        WHERE l.name = names[k] AND l.slot = 0
+        WHERE l.ctid = free.at
         RETURNING l.token, free.token INTO token, last;
       IF FOUND THEN
         IF token <= last THEN                            -- a sequence that fell behind is moved, not obeyed
@@ -361,11 +392,29 @@ CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boole
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE place int; alone boolean;
+DECLARE place int; alone boolean; done boolean[]; said text;
 BEGIN
-  PERFORM pglock.need_read_committed();
-  IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM pglock.need_read_committed(); END IF;
+  IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN said := set_config('synchronous_commit', 'off', true); END IF;
+  status := 'released';
+  IF cardinality(names) > 1 THEN                         -- as in acquire
+    FOR ord IN
+      WITH mine AS MATERIALIZED (
+        SELECT r.ord, r.unheld, x.ctid AS at
+          FROM unnest(names, acquisitions, unheld) WITH ORDINALITY AS r(name, id, unheld, ord)
+          JOIN pglock.leases x ON x.name = r.name AND x.slot = 0 AND x.acquisition = r.id AND x.expires_at > 'epoch'
+          FOR NO KEY UPDATE OF x SKIP LOCKED),
+      released AS (
+        UPDATE pglock.leases l SET expires_at = 'epoch', not_before = CASE WHEN m.unheld THEN 'epoch' ELSE l.not_before END
+          FROM mine m WHERE l.ctid = m.at RETURNING m.ord)
+      SELECT d.ord FROM released d
+    LOOP
+      done[ord] := true;
+      RETURN NEXT;
+    END LOOP;
+  END IF;
   FOR k IN 1..cardinality(names) LOOP
+    CONTINUE WHEN done[k];
     ord := k; status := 'released'; place := coalesce(slots[k], 0);
     IF place < 0 THEN
       SELECT x.slot INTO place FROM pglock.leases x WHERE x.name = names[k] AND x.acquisition = acquisitions[k];
@@ -387,7 +436,7 @@ BEGIN
     UPDATE pglock.leases l SET expires_at = 'epoch', not_before = CASE WHEN unheld[k] THEN 'epoch' ELSE l.not_before END
       FROM (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = place AND x.acquisition = acquisitions[k]
               AND x.expires_at > 'epoch' FOR NO KEY UPDATE SKIP LOCKED) mine
-      WHERE l.name = names[k] AND l.slot = place;
+      WHERE l.name = names[k] AND l.slot = place;        -- not by its place: a renewal may have replaced it just now
     IF NOT FOUND THEN
       PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = place AND x.acquisition = acquisitions[k]
         AND x.expires_at > 'epoch';

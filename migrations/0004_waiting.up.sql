@@ -60,7 +60,7 @@ BEGIN
   PERFORM pglock.need_read_committed();
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; before := NULL; free_at := NULL; wanted := coalesce(kinds[k], 0);
+    ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; wanted := coalesce(kinds[k], 0);
     SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = names[k] AND x.client = mark.client AND x.wait = waits[k]
       AND x.fair = fairs[k] AND x.kind = wanted AND x.until > clock_timestamp();
     placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s';
