@@ -141,14 +141,17 @@ DECLARE
   until timestamptz;
   said text;
 BEGIN
-  -- Assignments, since a query costs ten times as much.
-  IF current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 us' AND idle_ms * interval '1 ms' THEN
+  -- Assignments, since a query costs ten times as much. To read a text as an interval is dear too, and most have no limit yet.
+  said := current_setting('idle_in_transaction_session_timeout');
+  IF said = '0' OR said::interval > idle_ms * interval '1 ms' THEN
     said := set_config('idle_in_transaction_session_timeout', idle_ms || 'ms', true);
   END IF;
-  IF current_setting('statement_timeout')::interval NOT BETWEEN '1 us' AND total_ms * interval '1 ms' THEN
+  said := current_setting('statement_timeout');
+  IF said = '0' OR said::interval > total_ms * interval '1 ms' THEN
     said := set_config('statement_timeout', total_ms || 'ms', true);
   END IF;
-  IF current_setting('transaction_timeout', true)::interval NOT BETWEEN '1 us' AND total_ms * interval '1 ms' THEN
+  said := current_setting('transaction_timeout', true);
+  IF said = '0' OR said::interval > total_ms * interval '1 ms' THEN
     said := set_config('transaction_timeout', total_ms || 'ms', true);
   END IF;
   IF place > 0 THEN                                      -- against a grant that leaves no room for others
