@@ -106,7 +106,7 @@ func (g *Guard) look(ctx context.Context, way route) (*runner, error) {
 	if r.session, err = g.connect(ctx); err != nil {
 		return nil, err
 	}
-	r.state, err = g.readState(ctx, r.session.conn)
+	r.state, err = g.readState(ctx, r.session.conn, g.cfg.Schema)
 	idle := false
 	if err == nil && way != nil && !r.dirty {
 		list, planErr := g.plan(way, r.version)
