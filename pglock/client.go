@@ -113,6 +113,7 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
 	rc.MaxConnIdleTime = idleAfter
 	rc.ConnConfig.DialFunc = d.bound(rc.ConnConfig.DialFunc)
+	rc.ConnConfig.RuntimeParams["client_encoding"] = encoding
 	rc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be in between
 	return pgxpool.NewWithConfig(context.Background(), rc)
 }

@@ -22,6 +22,13 @@ const (
 
 	// lockTimeout ends a wait for a lock. The functions wait for no row; only what people lock by hand can make them.
 	lockTimeout = time.Second
+
+	// encoding is that of Go's strings. With another, which a role, a database or a pool may have set, the server would make other
+	// names of the same bytes: locks of their own.
+	encoding = "UTF8"
+
+	// messages lets the warning through that onNotice waits for.
+	messages = "warning"
 )
 
 // A dialer makes connections as the pool of the caller makes them, but outside that pool: a busy pool must not cost a lease.
@@ -89,6 +96,7 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 			before(conn, n)
 		}
 	}
+	cc.RuntimeParams["client_encoding"] = encoding
 	if pooled {
 		cc.DefaultQueryExecMode = pgx.QueryExecModeExec
 		return cc, nil
@@ -100,6 +108,7 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 	cc.RuntimeParams["statement_timeout"] = milliseconds(statementTimeout)
 	cc.RuntimeParams["lock_timeout"] = milliseconds(lockTimeout)
 	cc.RuntimeParams["idle_session_timeout"] = "0"
+	cc.RuntimeParams["client_min_messages"] = messages
 	return cc, nil
 }
 
