@@ -2,6 +2,7 @@ package once_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"runtime"
@@ -367,6 +368,7 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 	run := func(job string, due time.Time, opts ...once.Option) error {
 		return runs.Run(soon(t), job, due, nothing(t), opts...)
 	}
+	noTx := func(context.Context, pgx.Tx) error { return nil }
 	for what, err := range map[string]error{
 		"no name":         run("", tick),
 		"a long name":     run(strings.Repeat("x", 201), tick),
@@ -386,6 +388,11 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"no schedule":     func() error { _, err := runs.Missed(soon(t), "a", nil, tick, once.All); return err }(),
 		"another choice":  func() error { _, err := runs.Missed(soon(t), "a", hourly, tick, 3); return err }(),
 		"New of nothing":  func() error { _, err := once.New(nil, silent{t}); return err }(),
+		"Tx of nothing":   runs.Tx(soon(t), (*pgxpool.Pool)(nil), "a", tick, noTx),
+		"TxSQL of none":   runs.TxSQL(soon(t), (*sql.DB)(nil), "a", tick, func(context.Context, *sql.Tx) error { return nil }),
+		"a bad Limit":     runs.Tx(soon(t), new(pgx.Conn), "a", tick, noTx, once.Held(fence.Limit(-1))),
+		"a bad Held":      runs.TxSQL(soon(t), new(sql.DB), "a", tick, func(context.Context, *sql.Tx) error { return nil }, once.Held(fence.Again())),
+		"New of nil SQL":  func() error { _, err := once.New(&pglock.Client{}, fence.SQL((*sql.DB)(nil))); return err }(),
 		"New of nil pool": func() error { _, err := once.New(&pglock.Client{}, (*pgxpool.Pool)(nil)); return err }(),
 	} {
 		wantErr(t, what, err, once.ErrInvalid)
