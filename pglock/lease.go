@@ -190,11 +190,11 @@ func (l *Lease) Renew(ctx context.Context) error {
 // still sends the release, in the background. The error is
 //   - nil: the lock is free (but for HoldAtLeast),
 //   - a *LostError: the lease had been lost before; what another holds now is untouched,
-//   - ErrReleased or ErrClosed: it had ended in that way before,
+//   - ErrReleased or ErrClosed: it had ended in that way before, or was never granted (a zero or nil Lease),
 //   - one that matches ErrNotReleased and the cause of ctx: not confirmed in time; it is tried until the lease would have
 //     ended by itself.
 func (l *Lease) Release(ctx context.Context) error {
-	if l.client == nil {
+	if l == nil || l.client == nil { // no lease that was granted
 		return ErrReleased
 	}
 	l.look()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
@@ -89,6 +91,8 @@ func TestInputThatCannotWorkIsRefused(t *testing.T) {
 	}
 	_, err = advisory.List(soon(t), nil)
 	wantErr(t, "List without a database", err, advisory.ErrInvalidOption)
+	_, err = advisory.List(soon(t), (*pgxpool.Pool)(nil))
+	wantErr(t, "List of a nil pool", err, advisory.ErrInvalidOption)
 
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
