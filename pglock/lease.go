@@ -30,6 +30,7 @@ type Lease struct {
 	renewAt  instant     // when the keeper is to renew next
 	renewing bool        // the keeper has asked, and not been answered
 	failed   int         // renewals in vain since the last one that worked
+	failure  error       // of the last of them
 	most     instant     // where MaxHold ends it; zero: nowhere
 	told     bool        // the listener was asked to hear of its revocation
 	final    bool        // no renewal would move trust any more
@@ -292,8 +293,19 @@ func (l *Lease) look() {
 	case !l.most.isZero() && l.client.clock.left(l.most) <= 0:
 		l.end(l.lost(HeldTooLong))
 	default:
-		l.end(l.lost(Expired))
+		l.end(l.expired())
 	}
+}
+
+// expired is the loss of a lease that nobody else ended.
+func (l *Lease) expired() *LostError {
+	lost := l.lost(Expired)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed > 0 {
+		lost.Renewal = l.failure
+	}
+	return lost
 }
 
 // within keeps trust from going beyond MaxHold.
