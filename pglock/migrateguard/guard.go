@@ -8,6 +8,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencedlock/fencedlock/internal/deadline"
 	"github.com/fencedlock/fencedlock/pglock"
 )
 
@@ -153,7 +154,7 @@ func named(ctx context.Context, call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+	if cause := deadline.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return &callError{call, err}

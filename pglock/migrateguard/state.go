@@ -42,11 +42,16 @@ func (g *Guard) readState(ctx context.Context, conn *pgx.Conn, schema string) (s
 		return s, nil
 	}
 	rows, err := conn.Query(ctx, "SELECT version, dirty FROM "+s.quoted()+" LIMIT 1")
-	if err != nil {
-		return s, err
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&s.version, &s.dirty}, func() error { return nil })
 	}
-	_, err = pgx.ForEachRow(rows, []any{&s.version, &s.dirty}, func() error { return nil })
-	return s, err
+	switch state := sqlState(err); {
+	case state == "42703", state == "42809":
+		return s, fmt.Errorf("%w: %s is no version table of golang-migrate, so somebody else's: set another Config.Table (%w)", ErrInvalid, s.quoted(), err)
+	case err != nil:
+		return s, fmt.Errorf("read the version in %s: %w", s.quoted(), err)
+	}
+	return s, nil
 }
 
 // refuse says why this server cannot be migrated.

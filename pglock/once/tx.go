@@ -42,7 +42,7 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 			}
 			return r.endOnce(ctx, tx, o, l, Done, "")
 		}, cfg.held...)
-		return err == nil, err
+		return err == nil, because(ctx, err)
 	})
 }
 
@@ -66,8 +66,16 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 			}
 			return r.endOnce(ctx, fence.SQL(tx), o, l, Done, "")
 		}, cfg.held...)
-		return err == nil, err
+		return err == nil, because(ctx, err)
 	})
+}
+
+// because adds to the error of a transaction why its ctx had ended: of that a driver only says that it was cancelled.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // checkTx refuses what the transaction would: before the occurrence is begun, which would have failed for good.
