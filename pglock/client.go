@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 // lateClose is the time that Close takes with a ctx that has already ended.
@@ -113,6 +115,7 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
 	rc.MaxConnIdleTime = idleAfter
 	rc.ConnConfig.DialFunc = d.bound(rc.ConnConfig.DialFunc)
+	primary.Seek(&rc.ConnConfig.Config)
 	rc.ConnConfig.RuntimeParams["client_encoding"] = encoding
 	rc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be in between
 	return pgxpool.NewWithConfig(context.Background(), rc)

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 const (
@@ -50,7 +52,7 @@ func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn 
 		if err != nil {
 			return nil, pooled, err
 		}
-		conn, err = pgx.ConnectConfig(ctx, cc)
+		conn, err = primary.Connect(ctx, cc)
 		if !pooled && refusesParameters(err) {
 			d.pooled.Store(true)
 			continue

@@ -43,7 +43,7 @@ var (
 	ErrNoLeader = errors.New("pglock: nobody leads")
 
 	// ErrReadOnly comes from a standby and from a server or role that refuses to write. The connection is dropped, so that
-	// the next try can find the primary; Acquire waits through it.
+	// the next try can find the primary; of several hosts in the connection string, that is looked for. Acquire waits through it.
 	ErrReadOnly = errors.New("pglock: the server is read-only")
 
 	// ErrNotMigrated comes when the schema is missing or of another version: run migrations.Up.

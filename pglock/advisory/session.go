@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 const (
@@ -45,7 +47,7 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 	s.life, s.cut = context.WithCancel(c.life)
 	cc, err := c.connConfig(ctx, s)
 	if err == nil {
-		s.conn, err = pgx.ConnectConfig(ctx, cc)
+		s.conn, err = primary.Connect(ctx, cc)
 	}
 	if err != nil {
 		s.cut()

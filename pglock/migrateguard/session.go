@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
+	"github.com/fencedlock/fencedlock/internal/primary"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
 
@@ -82,7 +83,7 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 		set["tcp_keepalives_idle"], set["tcp_keepalives_interval"], set["tcp_keepalives_count"] = "2", "2", "3"
 		set["tcp_user_timeout"] = "8000"
 	}
-	conn, err := pgx.ConnectConfig(ctx, cc)
+	conn, err := primary.Connect(ctx, cc)
 	if err != nil {
 		return nil, err
 	}
