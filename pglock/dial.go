@@ -60,14 +60,31 @@ func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn 
 		if err != nil {
 			return nil, pooled, err
 		}
-		if d.config.AfterConnect != nil {
-			if err := d.config.AfterConnect(ctx, conn); err != nil {
-				conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
-				return nil, pooled, &hookError{"AfterConnect", err}
-			}
+		if err := runHook(ctx, conn, d.config.AfterConnect); err != nil {
+			conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
+			return nil, pooled, err
 		}
 		return conn, pooled, nil
 	}
+}
+
+// runHook runs AfterConnect of the caller's pool, and looks at what it leaves behind. In a transaction of its own nothing of ours would
+// be committed.
+func runHook(ctx context.Context, conn *pgx.Conn, hook func(context.Context, *pgx.Conn) error) error {
+	if hook == nil {
+		return nil
+	}
+	if err := hook(ctx, conn); err != nil {
+		return &hookError{"AfterConnect", err}
+	}
+	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
+		return &hookError{"AfterConnect", errors.New("it leaves a transaction open: end that in the hook")}
+	}
+	if conn.PgConn().ParameterStatus("client_encoding") == encoding {
+		return nil
+	}
+	_, err := conn.Exec(ctx, "SET client_encoding = '"+encoding+"'", pgx.QueryExecModeExec)
+	return err
 }
 
 func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgconn.Notice)) (*pgx.ConnConfig, error) {

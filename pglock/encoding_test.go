@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -31,13 +32,25 @@ func TestANameIsOneLockWhateverTheEncodingOfTheClient(t *testing.T) {
 	d.Exec(t, `ALTER ROLE `+role+` SET client_encoding = 'SJIS'`)
 	pooled := pgtest.PgBouncer(t, d)
 	plain := client(t, d)
-	for what, url := range map[string]string{
-		"of the pool":     with(t, d.URL, "client_encoding", "LATIN1"),
-		"of the role":     d.URLAs(role),
-		"behind a pooler": with(t, pooled, "client_encoding", "LATIN1"),
+	hooked := func(url string) *pglock.Client {
+		pc, err := pgxpool.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `SET client_encoding = LATIN1`)
+			return err
+		}
+		return ofPool(t, pc, pglock.Config{})
+	}
+	for what, c := range map[string]*pglock.Client{
+		"of the pool":                    open(t, with(t, d.URL, "client_encoding", "LATIN1"), pglock.Config{}),
+		"of the role":                    open(t, d.URLAs(role), pglock.Config{}),
+		"behind a pooler":                open(t, with(t, pooled, "client_encoding", "LATIN1"), pglock.Config{}),
+		"of a hook of the pool":          hooked(d.URL),
+		"of a hook, and behind a pooler": hooked(pooled),
 	} {
 		t.Run(what, func(t *testing.T) {
-			c := open(t, url, pglock.Config{})
 			oneLock(t, c, plain, plain, "straße/é/用户")
 			oneLock(t, plain, c, c, "straße/é/用户")
 		})

@@ -61,6 +61,10 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 			s.hangUp()
 			return nil, fmt.Errorf("AfterConnect of the pool: %w", err)
 		}
+		if !s.conn.IsClosed() && s.conn.PgConn().TxStatus() != 'I' { // a lock would hold its snapshot
+			s.hangUp()
+			return nil, errors.New("AfterConnect of the pool leaves a transaction open: end that in the hook")
+		}
 	}
 	if err := s.identify(ctx); err != nil {
 		s.hangUp()
