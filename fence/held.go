@@ -111,9 +111,10 @@ func hold(ctx context.Context, tx DB, g Grant, cfg config) error {
 		last    Token
 	)
 	idle, total := limits(cfg)
-	sql := "SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0) FROM " + cfg.quoted() +
-		".fence_check($1::text, $2::int, $3::bigint, $4::int, $5::int)"
-	if err := one(ctx, tx, sql, []any{g.Lock, g.Slot, int64(g.Token), idle, total}, &verdict, &last); err != nil {
+	var s statement
+	s.sql = "SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0) FROM " + cfg.quoted() +
+		".fence_check(" + s.text(g.Lock) + ", $2::int, $3::bigint, $4::int, $5::int)"
+	if err := one(ctx, tx, s.sql, append(s.args, g.Slot, int64(g.Token), idle, total), &verdict, &last); err != nil {
 		return explain(fmt.Errorf("fence: %s: %w", heldName(g), err), cfg)
 	}
 	switch verdict {

@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"math"
 	"strings"
@@ -93,6 +94,8 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"level of a row": invoices.Update(ctx, db, g, invoice(1, "x"), fence.Isolation("")),
 		"raise again":    fence.Raise(ctx, nil, g, "r", fence.Again()),
 		"no database":    invoices.Update(ctx, nil, g, invoice(1, "x")),
+		"nil *sql.DB":    invoices.Update(ctx, fence.SQL((*sql.DB)(nil)), g, invoice(1, "x")),
+		"nil QuerierSQL": invoices.Update(ctx, fence.SQL(nil), g, invoice(1, "x")),
 		"nil pool":       invoices.Update(ctx, (*pgxpool.Pool)(nil), g, invoice(1, "x")),
 		"tx on nil":      fence.Tx(ctx, nil, g, "r", nothing),
 		"tx on nil pool": fence.Tx(ctx, (*pgxpool.Pool)(nil), g, "r", nothing),

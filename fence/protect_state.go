@@ -89,8 +89,9 @@ func checkState(g Grant, opts []Option, u use) (config, error) {
 
 func state(ctx context.Context, tx DB, g Grant, cfg config) error {
 	var done bool
-	call := "SELECT pg_catalog.pg_backend_pid(), true FROM " + cfg.quoted() + ".fence_state($1::text, $2::int, $3::bigint)"
-	if err := one(ctx, tx, call, []any{g.Lock, g.Slot, int64(g.Token)}, &done); err != nil {
+	var s statement
+	s.sql = "SELECT pg_catalog.pg_backend_pid(), true FROM " + cfg.quoted() + ".fence_state(" + s.text(g.Lock) + ", $2::int, $3::bigint)"
+	if err := one(ctx, tx, s.sql, append(s.args, g.Slot, int64(g.Token)), &done); err != nil {
 		return explain(Explain(fmt.Errorf("fence: %s: %w", stateName(g), err)), cfg)
 	}
 	return nil

@@ -103,37 +103,38 @@ func raise(ctx context.Context, tx DB, g Grant, names []string, cfg config) erro
 		s        statement
 		verdict  string
 		last     Token
-		resource string
-		lock     string
+		resource []byte
+		lock     []byte
 		slot     int
 	)
-	grant := s.arg(g.Lock) + "::text, " + s.arg(g.Slot) + "::int, " + s.arg(int64(g.Token)) + "::bigint)"
+	grant := s.text(g.Lock) + ", " + s.arg(g.Slot) + "::int, " + s.arg(int64(g.Token)) + "::bigint)"
 	args := make([]string, len(names))
 	for i, name := range names {
-		args[i] = s.arg(name) + "::text"
+		args[i] = s.text(name)
 	}
 	which := "''"
 	if len(names) > 1 {
 		which = "resource"
 	}
-	s.sql = "SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0), " + which + ", coalesce(last_name, ''), coalesce(last_slot, 0) FROM " +
-		raiseCall(args, cfg) + ", " + grant
+	s.sql = fmt.Sprintf("SELECT pg_catalog.pg_backend_pid(), verdict, coalesce(last_token, 0), pg_catalog.convert_to(%s, 'UTF8'), "+
+		"pg_catalog.convert_to(coalesce(last_name, ''), 'UTF8'), coalesce(last_slot, 0) FROM %s, %s", which, raiseCall(args, cfg), grant)
 	if err := one(ctx, tx, s.sql, s.args, &verdict, &last, &resource, &lock, &slot); err != nil {
 		return explain(fmt.Errorf("fence: %s: %w", strings.Join(names, ", "), err), cfg)
 	}
-	if len(names) == 1 {
-		resource = names[0]
+	name := names[0]
+	if len(names) > 1 {
+		name = string(resource)
 	}
 	switch verdict {
 	case "raised", "passed":
 		return nil
 	case "stale", "behind":
-		return g.Stale(&StaleError{Resource: resource, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind", cure: cfg.raiseFloor(last)})
+		return g.Stale(&StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: verdict == "behind", cure: cfg.raiseFloor(last)})
 	case "other_lock":
-		return &OtherLockError{Resource: resource, Lock: g.Lock, Slot: g.Slot, OtherLock: lock, OtherSlot: slot}
+		return &OtherLockError{Resource: name, Lock: g.Lock, Slot: g.Slot, OtherLock: string(lock), OtherSlot: slot}
 	case "never_granted":
-		return fmt.Errorf("fence: %s: %w", resource, neverGranted(g))
+		return fmt.Errorf("fence: %s: %w", name, neverGranted(g))
 	default:
-		return fmt.Errorf("fence: %s: this version of the library does not know the verdict %q", resource, verdict)
+		return fmt.Errorf("fence: %s: this version of the library does not know the verdict %q", name, verdict)
 	}
 }

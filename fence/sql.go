@@ -20,8 +20,13 @@ type QuerierSQL interface {
 //
 // It is meant for the driver of pgx (github.com/jackc/pgx/v5/stdlib); whether statements are prepared is that driver's setting
 // (default_query_exec_mode), which behind a pooler in transaction mode must be one that prepares nothing by name. For whole
-// transactions there are [TxSQL], [RaiseSQL], [HeldTxSQL] and [HoldSQL].
-func SQL(db QuerierSQL) DB { return sqlDB{db} }
+// transactions there are [TxSQL], [RaiseSQL], [HeldTxSQL] and [HoldSQL]. Of nil it makes nil, which every write refuses.
+func SQL(db QuerierSQL) DB {
+	if isNil(db) {
+		return nil
+	}
+	return sqlDB{db}
+}
 
 type sqlDB struct{ q QuerierSQL }
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -112,6 +113,14 @@ type statement struct {
 func (s *statement) arg(v any) string {
 	s.args = append(s.args, v)
 	return "$" + strconv.Itoa(len(s.args))
+}
+
+// text adds a name: as bytes where it is not all ASCII, since the client_encoding of the session could make another name of it.
+func (s *statement) text(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return "pg_catalog.convert_from(" + s.arg([]byte(name)) + "::bytea, 'UTF8')"
+	}
+	return s.arg(name) + "::text"
 }
 
 // render writes the statement of a verb. Key columns come first in columns, then those to write; returned are those to be given

@@ -384,7 +384,7 @@ END $$;
 -- Every row whose key is NULL has the same one. Called again it mends what verify complains of. It answers how many triggers
 -- it has made or mended. The caller owns the tables. It waits for transactions that write, and makes later ones wait until
 -- it is committed (SHARE ROW EXCLUSIVE): set a lock_timeout. A protected table that is dropped leaves two functions
--- fencedlock_… behind if it had a key: unprotect it first.
+-- fencedlock_* behind if it had a key: unprotect it first.
 CREATE FUNCTION pglock.protect(tbl regclass, key text DEFAULT NULL) RETURNS int LANGUAGE sql
 RETURN pglock.fence_install(tbl, key, pg_catalog.current_setting('search_path'));
 

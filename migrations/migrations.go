@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/deadline"
 )
 
 // Up brings the schema to this version of the library and returns nil if it is there, or newer. What is up to date is only
@@ -82,9 +84,10 @@ func Version(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (Status, e
 
 // named says which call failed, and why the ctx ended where that is what it was.
 func named(ctx context.Context, call string, err error) error {
-	switch cause := context.Cause(ctx); {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	switch cause := deadline.Cause(ctx); {
 	case cause != nil && !errors.Is(err, cause):
 		return fmt.Errorf("migrations: %s: %w: %w", call, cause, err)
 	}

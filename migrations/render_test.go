@@ -51,6 +51,9 @@ func TestFilesKeepTheirRules(t *testing.T) {
 		if !regexp.MustCompile(`^\d{4}_[a-z_]+\.(up|down)\.sql$`).MatchString(name) {
 			t.Errorf("%s: want NNNN_name.up.sql or .down.sql", name)
 		}
+		if m := regexp.MustCompile(`[^\x00-\x7F]+`).Find(b); m != nil {
+			t.Errorf("%s: %q: not every encoding of a database has it", name, m)
+		}
 		b = regexp.MustCompile(`--.*`).ReplaceAll(b, nil)
 		for re, why := range map[string]string{
 			`\$[a-zA-Z_]+\$`: "a body is quoted with $$ and nothing else",

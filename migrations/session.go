@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 // simple keeps prepared statements out of everything that is sent: behind a transaction pooler the next statement may meet
@@ -22,7 +24,7 @@ func connect(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 			return nil, err
 		}
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	conn, err := primary.Connect(ctx, cfg.ConnConfig)
 	if err != nil {
 		return nil, err
 	}

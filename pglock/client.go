@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 // lateClose is the time that Close takes with a ctx that has already ended.
@@ -46,8 +48,8 @@ type Client struct {
 	routines   sync.WaitGroup // run of keeper, work and listener
 }
 
-// New makes a client that connects as pool does, with its connection settings and its BeforeConnect and AfterConnect hooks,
-// but never takes one of its connections: a busy pool cannot cost a lease. It does not block and sends nothing; the pool stays
+// New makes a client that connects as pool does, with its connection settings and its BeforeConnect and AfterConnect hooks
+// (one that leaves a transaction open is an error of the calls), but never takes one of its connections: a busy pool cannot cost a lease. It does not block and sends nothing; the pool stays
 // the caller's. A nil pool or a Config that cannot work is ErrInvalidOption.
 func New(pool *pgxpool.Pool, cfg Config) (*Client, error) {
 	if pool == nil {
@@ -113,6 +115,9 @@ func newReads(pc *pgxpool.Config, d *dialer) (*pgxpool.Pool, error) {
 	rc.MinConns, rc.MinIdleConns, rc.MaxConns = 0, 0, 2
 	rc.MaxConnIdleTime = idleAfter
 	rc.ConnConfig.DialFunc = d.bound(rc.ConnConfig.DialFunc)
+	rc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return runHook(ctx, conn, pc.AfterConnect) }
+	primary.Seek(&rc.ConnConfig.Config)
+	rc.ConnConfig.RuntimeParams["client_encoding"] = encoding
 	rc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared: a pooler may be in between
 	return pgxpool.NewWithConfig(context.Background(), rc)
 }

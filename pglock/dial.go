@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 const (
@@ -22,6 +24,13 @@ const (
 
 	// lockTimeout ends a wait for a lock. The functions wait for no row; only what people lock by hand can make them.
 	lockTimeout = time.Second
+
+	// encoding is that of Go's strings. With another, which a role, a database or a pool may have set, the server would make other
+	// names of the same bytes: locks of their own.
+	encoding = "UTF8"
+
+	// messages lets the warning through that onNotice waits for.
+	messages = "warning"
 )
 
 // A dialer makes connections as the pool of the caller makes them, but outside that pool: a busy pool must not cost a lease.
@@ -43,7 +52,7 @@ func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn 
 		if err != nil {
 			return nil, pooled, err
 		}
-		conn, err = pgx.ConnectConfig(ctx, cc)
+		conn, err = primary.Connect(ctx, cc)
 		if !pooled && refusesParameters(err) {
 			d.pooled.Store(true)
 			continue
@@ -51,14 +60,31 @@ func (d *dialer) dial(ctx context.Context, onNotice func(*pgconn.Notice)) (conn 
 		if err != nil {
 			return nil, pooled, err
 		}
-		if d.config.AfterConnect != nil {
-			if err := d.config.AfterConnect(ctx, conn); err != nil {
-				conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
-				return nil, pooled, &hookError{"AfterConnect", err}
-			}
+		if err := runHook(ctx, conn, d.config.AfterConnect); err != nil {
+			conn.Close(ctx) //nolint:errcheck // the hook's error is the one to tell
+			return nil, pooled, err
 		}
 		return conn, pooled, nil
 	}
+}
+
+// runHook runs AfterConnect of the caller's pool, and looks at what it leaves behind. In a transaction of its own nothing of ours would
+// be committed.
+func runHook(ctx context.Context, conn *pgx.Conn, hook func(context.Context, *pgx.Conn) error) error {
+	if hook == nil {
+		return nil
+	}
+	if err := hook(ctx, conn); err != nil {
+		return &hookError{"AfterConnect", err}
+	}
+	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
+		return &hookError{"AfterConnect", errors.New("it leaves a transaction open: end that in the hook")}
+	}
+	if conn.PgConn().ParameterStatus("client_encoding") == encoding {
+		return nil
+	}
+	_, err := conn.Exec(ctx, "SET client_encoding = '"+encoding+"'", pgx.QueryExecModeExec)
+	return err
 }
 
 func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgconn.Notice)) (*pgx.ConnConfig, error) {
@@ -89,6 +115,7 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 			before(conn, n)
 		}
 	}
+	cc.RuntimeParams["client_encoding"] = encoding
 	if pooled {
 		cc.DefaultQueryExecMode = pgx.QueryExecModeExec
 		return cc, nil
@@ -100,6 +127,7 @@ func (d *dialer) connConfig(ctx context.Context, pooled bool, onNotice func(*pgc
 	cc.RuntimeParams["statement_timeout"] = milliseconds(statementTimeout)
 	cc.RuntimeParams["lock_timeout"] = milliseconds(lockTimeout)
 	cc.RuntimeParams["idle_session_timeout"] = "0"
+	cc.RuntimeParams["client_min_messages"] = messages
 	return cc, nil
 }
 

@@ -43,7 +43,7 @@ var (
 	ErrNoLeader = errors.New("pglock: nobody leads")
 
 	// ErrReadOnly comes from a standby and from a server or role that refuses to write. The connection is dropped, so that
-	// the next try can find the primary; Acquire waits through it.
+	// the next try can find the primary; of several hosts in the connection string, that is looked for. Acquire waits through it.
 	ErrReadOnly = errors.New("pglock: the server is read-only")
 
 	// ErrNotMigrated comes when the schema is missing or of another version: run migrations.Up.
@@ -147,13 +147,20 @@ type LostError struct {
 	Name  string
 	Token fence.Token // 0 from a call that was to acquire it: its grant was over before it was known
 	Cause LossCause
+
+	// Renewal is what the last try to renew it failed with, where it expired for that; else nil. The LostError does not match it.
+	Renewal error
 }
 
 func (e *LostError) Error() string {
 	if e.Token == 0 {
 		return fmt.Sprintf("pglock: lock %q: a grant was over before it was known, and is not to be trusted (%s): try again", e.Name, e.Cause)
 	}
-	return fmt.Sprintf("pglock: lease %q (token %d) lost: %s; stop the work that it protects", e.Name, e.Token, e.Cause)
+	var why string
+	if e.Renewal != nil {
+		why = fmt.Sprintf(", since it could not be renewed (%s)", prefixed("", e.Renewal))
+	}
+	return fmt.Sprintf("pglock: lease %q (token %d) lost: %s%s; stop the work that it protects", e.Name, e.Token, e.Cause, why)
 }
 
 // Is matches ErrLost.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 // sqlState is the code of a server's error; empty for any other error.
@@ -47,7 +49,7 @@ func mispooled(err error) bool {
 // routine tells that from other features that are not supported.
 func readOnly(err error) bool {
 	var pe *pgconn.PgError
-	return errors.As(err, &pe) && (pe.Code == "25006" || pe.Code == "0A000" && pe.Routine == "call_bool_check_hook")
+	return errors.Is(err, primary.ErrStandby) || errors.As(err, &pe) && (pe.Code == "25006" || pe.Code == "0A000" && pe.Routine == "call_bool_check_hook")
 }
 
 // A part is what a role must have been given for a call.

@@ -97,6 +97,7 @@ func TestAReleasedOrZeroLeaseDoesNothingToTheLock(t *testing.T) {
 		}
 	}
 	wantErr(t, "a write under a released lease", write(t, pool, released, "released"), pglock.ErrReleased)
+	wantErr(t, "Release of no lease", (*pglock.Lease)(nil).Release(soon(t)), pglock.ErrReleased)
 	zero := &pglock.Lease{}
 	wantErr(t, "a write under a zero lease", write(t, pool, zero, "zero"), fence.ErrNoToken)
 	for _, token := range []fence.Token{0, -1, -1 << 62} {

@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,6 +40,26 @@ func TestAHooksErrorIsToldAsItIs(t *testing.T) {
 			t.Errorf("a hook with %s: %d connections for one try", code, n)
 		}
 	}
+}
+
+// A hook that leaves a transaction open is refused: in there no grant would be committed, and no look be a fresh one.
+func TestAHookThatLeavesATransactionOpenIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	pc, err := pgxpool.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { _, err := conn.Exec(ctx, `BEGIN`); return err }
+	c := ofPool(t, pc, pglock.Config{})
+	_, tried := c.TryAcquire(soon(t), "a")
+	_, looked := c.Inspect(soon(t), "a")
+	for what, err := range map[string]error{"TryAcquire": tried, "Inspect": looked} {
+		if err == nil || !strings.Contains(err.Error(), "AfterConnect of the pool: it leaves a transaction open") {
+			t.Errorf("%s = %v, want what the hook has done", what, err)
+		}
+	}
+	take(t, client(t, d), "a")
 }
 
 // One refused login, as while a password is being changed, is not the end of a release.

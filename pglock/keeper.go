@@ -368,14 +368,14 @@ func (l *Lease) renewed(sent instant, a answer) {
 	case "gone":
 		l.end(l.lost(Deleted))
 	default:
-		l.end(l.lost(Expired))
+		l.end(l.expired())
 	}
 }
 
 // unanswered makes the lease due again after a pause that doubles, and tells those who asked for the renewal.
 func (l *Lease) unanswered(err error) {
 	l.mu.Lock()
-	l.failed++
+	l.failed, l.failure = l.failed+1, err
 	pause := backoff(l.failed + 3)
 	l.tell(err)
 	l.mu.Unlock()

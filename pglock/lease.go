@@ -31,6 +31,7 @@ type Lease struct {
 	renewAt  instant     // when the keeper is to renew next
 	renewing bool        // the keeper has asked, and not been answered
 	failed   int         // renewals in vain since the last one that worked
+	failure  error       // of the last of them
 	most     instant     // where MaxHold ends it; zero: nowhere
 	told     bool        // the listener was asked to hear of its revocation
 	final    bool        // no renewal would move trust any more
@@ -197,11 +198,11 @@ func (l *Lease) Renew(ctx context.Context) error {
 // still sends the release, in the background. The error is
 //   - nil: the lock is free (but for HoldAtLeast),
 //   - a *LostError: the lease had been lost before; what another holds now is untouched,
-//   - ErrReleased or ErrClosed: it had ended in that way before,
+//   - ErrReleased or ErrClosed: it had ended in that way before, or was never granted (a zero or nil Lease),
 //   - one that matches ErrNotReleased and the cause of ctx: not confirmed in time; it is tried until the lease would have
 //     ended by itself.
 func (l *Lease) Release(ctx context.Context) error {
-	if l.client == nil {
+	if l == nil || l.client == nil { // no lease that was granted
 		return errNoLease
 	}
 	l.look()
@@ -299,8 +300,19 @@ func (l *Lease) look() {
 	case !l.most.isZero() && l.client.clock.left(l.most) <= 0:
 		l.end(l.lost(HeldTooLong))
 	default:
-		l.end(l.lost(Expired))
+		l.end(l.expired())
 	}
+}
+
+// expired is the loss of a lease that nobody else ended.
+func (l *Lease) expired() *LostError {
+	lost := l.lost(Expired)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed > 0 {
+		lost.Renewal = l.failure
+	}
+	return lost
 }
 
 // within keeps trust from going beyond MaxHold.

@@ -22,7 +22,7 @@ func TTL(d time.Duration) Option {
 // HoldAtLeast keeps the name from everybody else for d after the grant, even when the lease is released or lost before. It is
 // for short jobs on schedulers whose clocks differ, which ask with TryAcquire: whoever comes late is refused with a HeldError
 // and skips the run. (Acquire and Do wait, and so would run the job once more when the time is over.) d is at most 366 days and
-// is not bounded by the cap on TTLs. A grant that the caller was never told of keeps nobody away.
+// is not bounded by the cap on TTLs. Of a Shared lease only writers are kept away, and of one with Permits only its permit is. A grant that the caller was never told of keeps nobody away.
 // Package once keeps a record as well.
 func HoldAtLeast(d time.Duration) Option {
 	return Option{func(c *leaseConfig) error {

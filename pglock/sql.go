@@ -71,8 +71,9 @@ const proveSQL = `SELECT pg_catalog.set_config('synchronous_commit', 'off', true
 var (
 	pinIsolation = statement{sql: `SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE`}
 	pinTimeouts  = statement{
-		sql:  `SELECT pg_catalog.set_config('statement_timeout', $1::text, true), pg_catalog.set_config('lock_timeout', $2::text, true)`,
-		args: []any{milliseconds(statementTimeout), milliseconds(lockTimeout)},
+		sql: `SELECT pg_catalog.set_config('statement_timeout', $1::text, true), pg_catalog.set_config('lock_timeout', $2::text, true),
+  pg_catalog.set_config('client_min_messages', $3::text, true)`,
+		args: []any{milliseconds(statementTimeout), milliseconds(lockTimeout), messages},
 	}
 )
 

@@ -97,7 +97,7 @@ func TestAGrantThatHangsCostsNoOtherLeaseAndLeavesNothingBehind(t *testing.T) {
 func TestACancelledWaitForAStandbyIsNoGrant(t *testing.T) {
 	t.Parallel()
 	p, url := newLonelyPrimary(t)
-	c := open(t, url, pglock.Config{TTL: 30 * time.Second})
+	c := open(t, with(t, url, "client_min_messages", "error"), pglock.Config{TTL: 30 * time.Second}) // the cancelled wait is told by a warning
 	release(t, take(t, c, "a"))
 	p.loseStandby(t)
 

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,7 +23,7 @@ type Guard struct {
 	DB fence.Beginner
 
 	// Fence says which lock protects what a request is about, and under which name its fence is kept (see fence.Raise).
-	// Required. An empty resource is answered with 404.
+	// Required. What can be neither, an empty resource for one, or a path that is no UTF-8, is answered with 404.
 	Fence func(r *http.Request) (lock, resource string)
 
 	// Options are those of fence.Tx: fence.Schema, say.
@@ -74,11 +76,11 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		lock, resource := g.Fence(r)
-		if resource == "" {
+		grant := fence.Grant{Lock: lock, Token: token}
+		if grant.Validate() != nil || !isResource(resource) {
 			http.NotFound(w, r)
 			return
 		}
-		grant := fence.Grant{Lock: lock, Token: token}
 		// A stricter level would refuse, with 40001, who has only waited.
 		opts := append([]fence.Option{fence.Isolation(pgx.ReadCommitted)}, g.Options...)
 		if err := fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error { return nil }, opts...); err != nil {
@@ -98,6 +100,11 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			g.log(r.Context(), "fencehttp: the fence was let go of before the handler had ended", err)
 		}
 	})
+}
+
+// isResource says whether there can be a fence of that name: see fence.Raise. Who sends requests may choose it.
+func isResource(name string) bool {
+	return name != "" && len(name) <= 1024 && utf8.ValidString(name) && !strings.ContainsRune(name, 0)
 }
 
 // fail answers for a request that did not pass.

@@ -1,6 +1,7 @@
 package fencehttp_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -339,5 +340,36 @@ func TestAnotherConflictEndsNoLease(t *testing.T) {
 			t.Error("the request was changed")
 		}
 		service.Close()
+	}
+}
+
+// Whoever sends a request may choose its path and host: one that can name no resource or lock is the sender's mistake, and no outage.
+func TestWhatCanBeNoResourceIsNotFound(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t, pgtest.DB(t))
+	for what, c := range map[string]struct{ path, host string }{
+		"empty":           {path: "/"},
+		"too long":        {path: "/" + strings.Repeat("x", 1025)},
+		"NUL":             {path: "/a%00b"},
+		"no UTF-8":        {path: "/%ff"},
+		"a lock too long": {path: "/a", host: strings.Repeat("x", 256)},
+	} {
+		r, err := http.NewRequestWithContext(bounded(t), http.MethodPut, s.URL+c.path, strings.NewReader(what))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = cmp.Or(c.host, "billing")
+		r.Header.Set(fencehttp.Header, "7")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close() //nolint:errcheck // it is not read
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: status %d, want 404", what, resp.StatusCode)
+		}
+	}
+	if s.log.Len() > 0 || s.content() != "" {
+		t.Errorf("kept %q, logged %s", s.content(), s.log.String())
 	}
 }

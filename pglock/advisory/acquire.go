@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/fencedlock/fencedlock/internal/deadline"
 )
 
 // sessionGrace is what a statement on a connection of ours is given when ctx has ended.
@@ -81,7 +83,7 @@ func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, 
 			s.hangUp()
 			s = nil
 		}
-		if ctx.Err() == nil {
+		if deadline.Cause(ctx) == nil {
 			reason = err
 		}
 		if wait && s != nil && !s.marked {

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
@@ -89,9 +93,35 @@ func TestInputThatCannotWorkIsRefused(t *testing.T) {
 	}
 	_, err = advisory.List(soon(t), nil)
 	wantErr(t, "List without a database", err, advisory.ErrInvalidOption)
+	_, err = advisory.List(soon(t), (*pgxpool.Pool)(nil))
+	wantErr(t, "List of a nil pool", err, advisory.ErrInvalidOption)
 
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = c.Acquire(ended, key)
 	wantErr(t, "Acquire with a ctx that has ended", err, context.Canceled)
+}
+
+// A hook that leaves a transaction open is refused: the lock would hold its snapshot for as long as it is held.
+func TestAHookThatLeavesATransactionOpenIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	pc, err := pgxpool.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { _, err := conn.Exec(ctx, `BEGIN`); return err }
+	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	c, err := advisory.New(pool, advisory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = c.TryAcquire(soon(t), advisory.Name("a")); err == nil || !strings.Contains(err.Error(), "leaves a transaction open") {
+		t.Errorf("TryAcquire = %v, want what the hook has done", err)
+	}
+	wantErr(t, "Close", c.Close(soon(t)), nil)
 }

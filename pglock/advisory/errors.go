@@ -38,7 +38,7 @@ var (
 	ErrPooler = errors.New("advisory: session locks need a direct connection")
 
 	// ErrStandby comes from a server in recovery. It would grant a lock that is held on the primary. The connection is closed, so
-	// that the next try can find the primary; with several hosts, target_session_attrs=read-write in the connection string does.
+	// that the next try can find the primary; of several hosts in the connection string, that is looked for.
 	ErrStandby = errors.New("advisory: the server is a standby, whose locks are not those of the primary: connect to that")
 
 	// ErrInvalidKey comes, before any SQL, for a key that is none: the zero Key, or a Name with an empty part.

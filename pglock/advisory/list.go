@@ -28,7 +28,7 @@ func List(ctx context.Context, db Querier, keys ...Key) ([]Entry, error) {
 			return nil, err
 		}
 	}
-	if db == nil {
+	if isNil(db) {
 		return nil, fmt.Errorf("%w: List without a database", ErrInvalidOption)
 	}
 	query := func(ctx context.Context, sql string, args ...any) row {

@@ -14,7 +14,7 @@ import (
 const releaseTimeout = 5 * time.Second
 
 // A Lock is a session lock that was granted, with the connection that it lives on. It has no fencing token: what its holder
-// writes after it was lost, nobody refuses. Safe for concurrent use.
+// writes after it was lost, nobody refuses. Safe for concurrent use; the zero Lock behaves as one that was released.
 type Lock struct {
 	client   *Client
 	request  request
@@ -42,12 +42,28 @@ func (c *Client) newLock(ctx context.Context, r request, s *session, leave func(
 func (l *Lock) Key() Key { return l.request.key }
 
 // PID is the backend of the session that holds the lock, as pg_stat_activity and pg_locks show it.
-func (l *Lock) PID() int32 { return l.session.pid }
+func (l *Lock) PID() int32 {
+	if l.client == nil {
+		return 0
+	}
+	return l.session.pid
+}
 
 // Context carries the values of the ctx that the lock was acquired with, and ends with the lock. context.Cause then is a
 // *LostError (the session is gone, and others may hold the lock: stop), ErrReleased or ErrClosed. The loss is told at once when
 // the server or the network says so, and within three times Config.CheckEvery when they are silent.
-func (l *Lock) Context() context.Context { return l.ctx }
+func (l *Lock) Context() context.Context {
+	if l.client == nil {
+		return endedContext
+	}
+	return l.ctx
+}
+
+var endedContext = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(ErrReleased)
+	return ctx
+}()
 
 // Release gives the lock back: at once and for good on this side. It then blocks until the server has confirmed, for 5 s at most
 // and until ctx ends; with a ctx that has ended before, the lock's own included, for 5 s at most. Without a confirmation the

@@ -50,7 +50,12 @@ func TestASecondReleaseSaysSo(t *testing.T) {
 		t.Errorf("the second Release touched the next lock: %d locks", n)
 	}
 	release(t, next)
-	wantErr(t, "Release of a zero Lock", new(advisory.Lock).Release(soon(t)), advisory.ErrReleased)
+	var zero advisory.Lock
+	wantErr(t, "Release of a zero Lock", zero.Release(soon(t)), advisory.ErrReleased)
+	wantErr(t, "the context of a zero Lock", context.Cause(zero.Context()), advisory.ErrReleased)
+	if zero.PID() != 0 {
+		t.Errorf("the zero Lock has the pid %d", zero.PID())
+	}
 }
 
 // wantEnd checks that a lock has ended in that way, and that whoever is told so learns which lock it is, and what to do.

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/fencedlock/fencedlock/internal/primary"
 )
 
 const (
@@ -45,7 +47,7 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 	s.life, s.cut = context.WithCancel(c.life)
 	cc, err := c.connConfig(ctx, s)
 	if err == nil {
-		s.conn, err = pgx.ConnectConfig(ctx, cc)
+		s.conn, err = primary.Connect(ctx, cc)
 	}
 	if err != nil {
 		s.cut()
@@ -58,6 +60,10 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 		if err := hook(ctx, s.conn); err != nil {
 			s.hangUp()
 			return nil, fmt.Errorf("AfterConnect of the pool: %w", err)
+		}
+		if !s.conn.IsClosed() && s.conn.PgConn().TxStatus() != 'I' { // a lock would hold its snapshot
+			s.hangUp()
+			return nil, errors.New("AfterConnect of the pool leaves a transaction open: end that in the hook")
 		}
 	}
 	if err := s.identify(ctx); err != nil {

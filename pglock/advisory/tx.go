@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,13 +29,19 @@ type Tx struct {
 
 // InTx is for a transaction of pgx.
 func InTx(tx pgx.Tx) Tx {
-	if tx == nil {
+	if isNil(tx) {
 		return Tx{}
 	}
 	return Tx{func(ctx context.Context, sql string, args ...any) row {
 		// Nothing is prepared: a transaction pooler may be in between.
 		return tx.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
 	}}
+}
+
+// isNil also holds for an interface with a nil pointer in it.
+func isNil(db any) bool {
+	v := reflect.ValueOf(db)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // InSQLTx is for a transaction of database/sql, with any driver that takes parameters as $1 (pgx's own, lib/pq).

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/internal/pgtemp"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -273,7 +274,7 @@ func TestEveryNameIsALockOfItsOwn(t *testing.T) {
 
 func TestATransactionThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
-	for what, tx := range map[string]advisory.Tx{"InTx(nil)": advisory.InTx(nil), "InSQLTx(nil)": advisory.InSQLTx(nil), "Tx{}": {}} {
+	for what, tx := range map[string]advisory.Tx{"InTx(nil)": advisory.InTx(nil), "InTx of a nil pointer": advisory.InTx((*pgxpool.Tx)(nil)), "InSQLTx(nil)": advisory.InSQLTx(nil), "Tx{}": {}} {
 		wantErr(t, what, tx.TryAcquire(soon(t), advisory.Name("a")), advisory.ErrInvalidOption)
 	}
 	wantErr(t, "a zero Option", advisory.Tx{}.Acquire(soon(t), advisory.Name("a"), advisory.Option{}), advisory.ErrInvalidOption)

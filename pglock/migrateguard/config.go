@@ -16,7 +16,9 @@ const DefaultTable = "schema_migrations"
 
 // Config tunes a Guard. The zero value is ready to use.
 type Config struct {
-	// Schema is where the version table is. It must exist. Default: the first schema of the search_path, as in golang-migrate.
+	// Schema is where the version table is. It must exist. Default: the first schema of the search_path when a call begins, as in
+	// golang-migrate. Say it where a migration makes a schema of the role's name, which then is the first one of '"$user", public': a later
+	// call would look for the version there, and begin anew.
 	Schema string
 
 	// Table is the version table. It is created when there is something to record. Default: DefaultTable.

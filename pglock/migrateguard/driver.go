@@ -69,12 +69,12 @@ func (d *driver) Run(r io.Reader) error {
 	if status := d.session.conn.PgConn().TxStatus(); status != 'I' {
 		return errors.New("the file leaves a transaction open: end it with COMMIT, or leave BEGIN away (what it did is rolled back)")
 	}
-	return nil
+	return d.session.moveBack(d.ctx)
 }
 
 // Version is read from the table each time.
 func (d *driver) Version() (version int, dirty bool, err error) {
-	s, err := d.g.readState(d.ctx, d.session.conn)
+	s, err := d.g.readState(d.ctx, d.session.conn, d.schema)
 	d.from = s.version
 	return s.version, s.dirty, err
 }

@@ -212,6 +212,8 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 
 	d := pgtest.Empty(t)
 	wantErr(t, "a schema that is not there", open(t, d.URL, src, migrateguard.Config{Schema: "none"}).Up(soon(t)), migrateguard.ErrInvalid, `"none"`)
+	d.Exec(t, `CREATE TABLE rails (version text PRIMARY KEY)`)
+	wantErr(t, "somebody else's table", open(t, d.URL, src, migrateguard.Config{Table: "rails"}).Up(soon(t)), migrateguard.ErrInvalid, `"public"."rails"`, "Config.Table")
 	d.Exec(t, `ALTER ROLE `+d.Role(t)+` SET search_path = ''`)
 	own := open(t, d.URL, src, migrateguard.Config{Lease: pglock.Config{Schema: "public"}})
 	must(t, "Up", own.Up(soon(t)))

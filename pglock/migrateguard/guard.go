@@ -8,6 +8,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencedlock/fencedlock/internal/deadline"
 	"github.com/fencedlock/fencedlock/pglock"
 )
 
@@ -106,7 +107,7 @@ func (g *Guard) look(ctx context.Context, way route) (*runner, error) {
 	if r.session, err = g.connect(ctx); err != nil {
 		return nil, err
 	}
-	r.state, err = g.readState(ctx, r.session.conn)
+	r.state, err = g.readState(ctx, r.session.conn, g.cfg.Schema)
 	idle := false
 	if err == nil && way != nil && !r.dirty {
 		list, planErr := g.plan(way, r.version)
@@ -153,7 +154,7 @@ func named(ctx context.Context, call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+	if cause := deadline.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return &callError{call, err}

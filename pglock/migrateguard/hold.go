@@ -46,7 +46,7 @@ func (r *runner) hold(ctx context.Context, w *wait) (err error) {
 		r.g.cfg.Logger.Info("migrateguard: a pooler is in between: the lease alone keeps others out")
 	}
 	if err == nil {
-		r.state, err = r.g.readState(ctx, r.session.conn)
+		r.state, err = r.g.readState(ctx, r.session.conn, r.schema)
 	}
 	return err
 }

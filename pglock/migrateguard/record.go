@@ -103,7 +103,7 @@ func (r *runner) lookUp(ctx context.Context) (s state, err error) {
 			return s, err
 		}
 	}
-	return r.g.readState(ctx, other.conn)
+	return r.g.readState(ctx, other.conn, r.schema)
 }
 
 // holdIn asks the database for the lock: the lease is ours until the transaction ends, and the session has its lock, which a

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
+	"github.com/fencedlock/fencedlock/internal/primary"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
 
@@ -33,6 +34,8 @@ type session struct {
 	conn   *pgx.Conn
 	direct bool
 	locked *advisory.Key // the lock that it holds
+
+	user, role, path string // session_authorization, role and search_path, as the hooks have left them
 }
 
 // connect makes a connection as the pool does, its hooks included, but outside that pool.
@@ -80,7 +83,7 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 		set["tcp_keepalives_idle"], set["tcp_keepalives_interval"], set["tcp_keepalives_count"] = "2", "2", "3"
 		set["tcp_user_timeout"] = "8000"
 	}
-	conn, err := pgx.ConnectConfig(ctx, cc)
+	conn, err := primary.Connect(ctx, cc)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +98,20 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 
 // ownBackend tells whether the backend is the one that the start-up packet went to.
 func (s *session) ownBackend(ctx context.Context, name string) (own bool, err error) {
-	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+"', true), '') OPERATOR(pg_catalog.=) $1", name).Scan(&own)
+	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+`', true), '') OPERATOR(pg_catalog.=) $1,
+  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path')`, name).
+		Scan(&own, &s.user, &s.role, &s.path)
 	return own, err
+}
+
+// moveBack undoes what a file has set for those after it, and for the record of its version: by whom, and where names are looked for.
+func (s *session) moveBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	_, err := s.conn.Exec(ctx, `SELECT pg_catalog.set_config(s.name, s.value, false)
+  FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3)) s(name, value)
+  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path)
+	return err
 }
 
 func (s *session) orHangUp(ctx context.Context, err error) (*session, error) {

@@ -21,15 +21,16 @@ type state struct {
 	dirty   bool
 }
 
-// readState asks for the version table by its full name from then on: a migration may move the search_path.
-func (g *Guard) readState(ctx context.Context, conn *pgx.Conn) (state, error) {
+// readState looks at the version table in a schema; "" is for the first one of the search_path. Once it was found a runner names it: a
+// migration, or one of another runner, may make a schema that comes before it, and there it would seem that nothing was run yet.
+func (g *Guard) readState(ctx context.Context, conn *pgx.Conn, schema string) (state, error) {
 	s := state{table: g.cfg.Table, version: -1}
 	var schemaExists bool
 	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), pg_catalog.pg_is_in_recovery(), n.oid IS NOT NULL, c.oid IS NOT NULL
   FROM (SELECT coalesce(nullif($1::text, ''), pg_catalog.current_schema()::text, '') AS schema) w
   LEFT JOIN pg_catalog.pg_namespace n ON n.nspname::text OPERATOR(pg_catalog.=) w.schema
   LEFT JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname::text OPERATOR(pg_catalog.=) $2::text`,
-		g.cfg.Schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.standby, &schemaExists, &s.exists)
+		schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.standby, &schemaExists, &s.exists)
 	switch {
 	case err != nil:
 		return s, err
@@ -41,11 +42,16 @@ func (g *Guard) readState(ctx context.Context, conn *pgx.Conn) (state, error) {
 		return s, nil
 	}
 	rows, err := conn.Query(ctx, "SELECT version, dirty FROM "+s.quoted()+" LIMIT 1")
-	if err != nil {
-		return s, err
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&s.version, &s.dirty}, func() error { return nil })
 	}
-	_, err = pgx.ForEachRow(rows, []any{&s.version, &s.dirty}, func() error { return nil })
-	return s, err
+	switch state := sqlState(err); {
+	case state == "42703", state == "42809":
+		return s, fmt.Errorf("%w: %s is no version table of golang-migrate, so somebody else's: set another Config.Table (%w)", ErrInvalid, s.quoted(), err)
+	case err != nil:
+		return s, fmt.Errorf("read the version in %s: %w", s.quoted(), err)
+	}
+	return s, nil
 }
 
 // refuse says why this server cannot be migrated.

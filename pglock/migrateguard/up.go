@@ -85,7 +85,7 @@ func (g *Guard) Plan(ctx context.Context) (p Plan, err error) {
 		return p, named(ctx, "plan", err)
 	}
 	defer c.hangUp(ctx)
-	s, err := g.readState(ctx, c.conn)
+	s, err := g.readState(ctx, c.conn, g.cfg.Schema)
 	p.Version, p.Dirty = s.version, s.dirty
 	if err == nil && !s.dirty {
 		p.Migrations, err = g.plan(func(src source.Driver, from int) ([]Migration, error) { return up(src, from, -1) }, s.version)

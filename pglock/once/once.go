@@ -21,10 +21,16 @@ type Runner struct {
 // New makes a Runner of a client and the database that its locks are in, where the records are: a *pgxpool.Pool, or what fence.SQL
 // makes of a *sql.DB. Both stay the caller's. It sends nothing. The error is [ErrInvalid].
 func New(locks *pglock.Client, db fence.DB) (*Runner, error) {
-	if v := reflect.ValueOf(db); locks == nil || !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if locks == nil || isNil(db) {
 		return nil, fmt.Errorf("%w: a Runner needs a client and a database", ErrInvalid)
 	}
 	return &Runner{locks, db, statementsIn(locks.Schema())}, nil
+}
+
+// isNil also holds for an interface with a nil pointer in it.
+func isNil(db any) bool {
+	v := reflect.ValueOf(db)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // Run runs f for an occurrence of a job, unless it was run before: see the package for what that promises. due is the instant

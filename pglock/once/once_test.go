@@ -2,6 +2,7 @@ package once_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -430,6 +432,7 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 	run := func(job string, due time.Time, opts ...once.Option) error {
 		return runs.Run(soon(t), job, due, nothing(t), opts...)
 	}
+	noTx := func(context.Context, pgx.Tx) error { return nil }
 	for what, err := range map[string]error{
 		"no name":         run("", tick),
 		"a long name":     run(strings.Repeat("x", 201), tick),
@@ -449,6 +452,11 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"no schedule":     func() error { _, err := runs.Missed(soon(t), "a", nil, tick, once.All); return err }(),
 		"another choice":  func() error { _, err := runs.Missed(soon(t), "a", hourly, tick, 3); return err }(),
 		"New of nothing":  func() error { _, err := once.New(nil, silent{t}); return err }(),
+		"Tx of nothing":   runs.Tx(soon(t), (*pgxpool.Pool)(nil), "a", tick, noTx),
+		"TxSQL of none":   runs.TxSQL(soon(t), (*sql.DB)(nil), "a", tick, func(context.Context, *sql.Tx) error { return nil }),
+		"a bad Limit":     runs.Tx(soon(t), new(pgx.Conn), "a", tick, noTx, once.Held(fence.Limit(-1))),
+		"a bad Held":      runs.TxSQL(soon(t), new(sql.DB), "a", tick, func(context.Context, *sql.Tx) error { return nil }, once.Held(fence.Again())),
+		"New of nil SQL":  func() error { _, err := once.New(&pglock.Client{}, fence.SQL((*sql.DB)(nil))); return err }(),
 		"New of nil pool": func() error { _, err := once.New(&pglock.Client{}, (*pgxpool.Pool)(nil)); return err }(),
 	} {
 		wantErr(t, what, err, once.ErrInvalid)
@@ -507,6 +515,56 @@ func TestASchemaOfAnotherNameAndOneThatIsNotThere(t *testing.T) {
 	wantErr(t, "Run", runs.Run(soon(t), "report", tick, does(nil)), nil)
 	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM "my locks".once WHERE lock = $1 AND outcome = 'done'`, lockName); n != 1 {
 		t.Errorf("%d records in its schema", n)
+	}
+}
+
+// A job is one job, and its record says what it said, whatever client_encoding the database of the records is reached with.
+func TestAJobIsTheSameInEveryEncodingOfTheClient(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	cc, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cc.RuntimeParams["client_encoding"] = "LATIN1"
+	db := stdlib.OpenDB(*cc)
+	defer db.Close() //nolint:errcheck // of the test
+	conn, err := pgx.ConnectConfig(t.Context(), cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // of the test
+	why := errors.New("名")
+	for i, records := range []fence.DB{conn, fence.SQL(db)} {
+		runs := runner(t, d.URL, "用户", records)
+		due := tick.AddDate(0, 0, i)
+		wantErr(t, "Run", runs.Run(soon(t), "straße", due, does(why)), why)
+		rec, err := runs.Last(soon(t), "straße")
+		if err != nil || rec.Due != due || rec.Owner != "用户" || rec.Detail != "名" || rec.Outcome != once.Failed {
+			t.Errorf("on record: %+v, %v", rec, err)
+		}
+		wantErr(t, "Run again", runner(t, d.URL, "b", d.Pool(t)).Run(soon(t), "straße", due, nothing(t)), once.ErrRan)
+	}
+}
+
+// A database whose encoding lacks a character of the error keeps it in ASCII: the end is on record all the same.
+func TestAFailureIsRecordedInADatabaseOfAnotherEncoding(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	name := d.Name + "_latin1"
+	d.Exec(t, `CREATE DATABASE `+name+` ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`)
+	t.Cleanup(func() { d.Exec(t, `DROP DATABASE `+name+` WITH (FORCE)`) })
+	pool, err := pgxpool.New(t.Context(), d.Server.URL(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	wantErr(t, "Up", migrations.Up(soon(t), pool), nil)
+	runs := runner(t, d.Server.URL(name), "a", pool)
+	why := errors.New("名 é")
+	wantErr(t, "Run", runs.Run(soon(t), "report", tick, does(why)), why)
+	if rec := last(t, runs); rec.Outcome != once.Failed || rec.Detail != `"\u540d \u00e9"` {
+		t.Errorf("on record: %+v", rec)
 	}
 }
 

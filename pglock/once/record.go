@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,14 +106,16 @@ func (r *Runner) Prune(ctx context.Context, age time.Duration) (total int, err e
 
 // read answers the latest records of a job, or the one of an occurrence.
 func (r *Runner) read(ctx context.Context, job string, due *time.Time, most int) (found []Record, err error) {
-	sql, args := r.sql.records, []any{job, most}
+	sql, args := r.sql.records, []any{[]byte(job), most}
 	if due != nil {
-		sql, args = r.sql.record, []any{job, due.UnixMicro()}
+		sql, args = r.sql.record, []any{[]byte(job), due.UnixMicro()}
 	}
 	err = r.ask(ctx, r.db, sql, args, func(scan func(...any) error) error {
 		rec := Record{Job: job}
 		var at, started, ended int64
-		err := scan(&at, &rec.Outcome, &rec.Attempt, &rec.Owner, &rec.Token, &started, &ended, &rec.Detail)
+		var owner, detail []byte
+		err := scan(&at, &rec.Outcome, &rec.Attempt, &owner, &rec.Token, &started, &ended, &detail)
+		rec.Owner, rec.Detail = string(owner), string(detail)
 		rec.Due, rec.Started = time.UnixMicro(at).UTC(), time.UnixMicro(started)
 		if ended != 0 {
 			rec.Ended = time.UnixMicro(ended)
@@ -126,14 +129,19 @@ func (r *Runner) read(ctx context.Context, job string, due *time.Time, most int)
 // start records that an attempt begins. A lost reply is settled by its token.
 func (r *Runner) start(ctx context.Context, o occurrence, l *pglock.Lease, cfg config) (verdict string, err error) {
 	err = r.insist(ctx, func(ctx context.Context) error {
-		return r.one(ctx, r.db, r.sql.start, []any{o.job, o.due.UnixMicro(), int64(l.Token()), cfg.retry}, &verdict)
+		return r.one(ctx, r.db, r.sql.start, []any{[]byte(o.job), o.due.UnixMicro(), int64(l.Token()), cfg.retry}, &verdict)
 	})
 	return verdict, r.explain(fmt.Sprintf("begin %v", o), err)
 }
 
 // end records how an attempt ended, whatever became of ctx. errDone says that it was recorded as done before.
 func (r *Runner) end(ctx context.Context, o occurrence, l *pglock.Lease, how Outcome, why string) error {
-	err := r.insist(context.WithoutCancel(ctx), func(ctx context.Context) error { return r.endOnce(ctx, r.db, o, l, how, why) })
+	send := func(ctx context.Context) error { return r.endOnce(ctx, r.db, o, l, how, why) }
+	err := r.insist(context.WithoutCancel(ctx), send)
+	if state(err) == "22P05" { // the encoding of the database lacks a character
+		why = strconv.QuoteToASCII(why)
+		err = r.insist(context.WithoutCancel(ctx), send)
+	}
 	if err == nil || errors.Is(err, errDone) || errors.Is(err, fence.ErrStale) {
 		return err
 	}
@@ -147,7 +155,7 @@ var errDone = errors.New("done")
 func (r *Runner) endOnce(ctx context.Context, db fence.DB, o occurrence, l *pglock.Lease, how Outcome, why string) error {
 	var verdict string
 	var last fence.Token
-	err := r.one(ctx, db, r.sql.end, []any{o.job, o.due.UnixMicro(), int64(l.Token()), string(how), clip(why)}, &verdict, &last)
+	err := r.one(ctx, db, r.sql.end, []any{[]byte(o.job), o.due.UnixMicro(), int64(l.Token()), string(how), []byte(clip(why))}, &verdict, &last)
 	switch {
 	case err != nil:
 		return err

@@ -10,20 +10,23 @@ import (
 )
 
 // The records are the database's; these are the calls. As in package pglock parameters are cast, and instants come in microseconds.
+// Names and texts travel as bytes of UTF-8: the caller's sessions may have another client_encoding.
 type statements struct{ start, end, record, records, prune string }
 
 func statementsIn(schema string) statements {
-	const columns = `SELECT (extract(epoch FROM due) OPERATOR(pg_catalog.*) 1000000)::bigint, outcome, attempt, owner, token,
-  (extract(epoch FROM started_at) OPERATOR(pg_catalog.*) 1000000)::bigint, coalesce((extract(epoch FROM ended_at) OPERATOR(pg_catalog.*) 1000000)::bigint, 0), detail
+	const columns = `SELECT (extract(epoch FROM due) OPERATOR(pg_catalog.*) 1000000)::bigint, outcome, attempt, pg_catalog.convert_to(owner, 'UTF8'), token,
+  (extract(epoch FROM started_at) OPERATOR(pg_catalog.*) 1000000)::bigint, coalesce((extract(epoch FROM ended_at) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
+  pg_catalog.convert_to(detail, 'UTF8')
 FROM `
 	in := func(sql string) string {
+		sql = strings.NewReplacer("{job}", "pg_catalog.convert_from($1::bytea, 'UTF8')", "{detail}", "pg_catalog.convert_from($5::bytea, 'UTF8')").Replace(sql)
 		return strings.ReplaceAll(sql, "pglock.", pgx.Identifier{schema}.Sanitize()+".")
 	}
 	return statements{
-		start:   in(`SELECT pglock.once_start($1::text, $2::bigint, $3::bigint, $4::boolean)`),
-		end:     in(`SELECT verdict, coalesce(last_token, 0) FROM pglock.once_end($1::text, $2::bigint, $3::bigint, $4::text, $5::text)`),
-		record:  in(columns + `pglock.once_records($1::text, $2::bigint)`),
-		records: in(columns + `pglock.once_records($1::text, NULL, $2::int)`),
+		start:   in(`SELECT pglock.once_start({job}, $2::bigint, $3::bigint, $4::boolean)`),
+		end:     in(`SELECT verdict, coalesce(last_token, 0) FROM pglock.once_end({job}, $2::bigint, $3::bigint, $4::text, {detail})`),
+		record:  in(columns + `pglock.once_records({job}, $2::bigint)`),
+		records: in(columns + `pglock.once_records({job}, NULL, $2::int)`),
 		prune:   in(`SELECT pglock.once_prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`),
 	}
 }

@@ -3,6 +3,8 @@ package once
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +31,9 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
+	if err := o.checkTx(ctx, db, cfg); err != nil {
+		return err
+	}
 	cfg.inTx = true
 	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
 		err := fence.HeldTx(ctx, db, l.Grant(), func(ctx context.Context, tx pgx.Tx) error {
@@ -37,7 +42,7 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 			}
 			return r.endOnce(ctx, tx, o, l, Done, "")
 		}, cfg.held...)
-		return err == nil, err
+		return err == nil, because(ctx, err)
 	})
 }
 
@@ -50,6 +55,9 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
+	if err := o.checkTx(ctx, db, cfg); err != nil {
+		return err
+	}
 	cfg.inTx = true
 	return r.attempt(ctx, o, cfg, func(ctx context.Context, l *pglock.Lease) (bool, error) {
 		err := fence.HeldTxSQL(ctx, db, l.Grant(), func(ctx context.Context, tx *sql.Tx) error {
@@ -58,6 +66,33 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 			}
 			return r.endOnce(ctx, fence.SQL(tx), o, l, Done, "")
 		}, cfg.held...)
-		return err == nil, err
+		return err == nil, because(ctx, err)
 	})
 }
+
+// because adds to the error of a transaction why its ctx had ended: of that a driver only says that it was cancelled.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// checkTx refuses what the transaction would: before the occurrence is begun, which would have failed for good.
+func (o occurrence) checkTx(ctx context.Context, db any, cfg config) error {
+	if isNil(db) {
+		return o.invalid("no database to write to")
+	}
+	err := fence.HeldTx(ctx, untouched{}, fence.Grant{Lock: o.lock(), Token: 1}, func(context.Context, pgx.Tx) error { return nil }, cfg.held...)
+	if !errors.Is(err, errUntouched) {
+		return fmt.Errorf("%w: %v: Held: %w", ErrInvalid, o, err)
+	}
+	return nil
+}
+
+// untouched is a database for what is refused before it is reached.
+type untouched struct{}
+
+var errUntouched = errors.New("reached")
+
+func (untouched) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return nil, errUntouched }

@@ -106,6 +106,32 @@ func TestTheSameOverDatabaseSQL(t *testing.T) {
 	}
 }
 
+// A transaction that its ctx ends fails with the cause, and not only with a cancellation that the caller knows nothing of.
+func TestATransactionWhoseContextEndsSaysWhy(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	pool := d.Pool(t)
+	runs := runner(t, d.URL, "a", pool)
+	why := errors.New("why")
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close() //nolint:errcheck // nothing is open
+	for i, tx := range []func(ctx context.Context, due time.Time, end func()) error{
+		func(ctx context.Context, due time.Time, end func()) error {
+			return runs.Tx(ctx, pool, "report", due, func(ctx context.Context, tx pgx.Tx) error { end(); <-ctx.Done(); return effect(due)(ctx, tx) })
+		},
+		func(ctx context.Context, due time.Time, end func()) error {
+			return runs.TxSQL(ctx, db, "report", due, func(ctx context.Context, _ *sql.Tx) error { end(); <-ctx.Done(); return nil })
+		},
+	} {
+		ctx, cancel := context.WithCancelCause(soon(t))
+		due := tick.AddDate(0, 0, i)
+		wantErr(t, []string{"Tx", "TxSQL"}[i], tx(ctx, due, func() { cancel(why) }), why)
+		if rec := last(t, runs); rec.Due != due || rec.Outcome != once.Failed || count(t, d) != 0 {
+			t.Errorf("on record: %+v, with %d effects", rec, count(t, d))
+		}
+	}
+}
+
 // A commit whose answer is lost is looked up: it is a success if it came to pass, and a failure with nothing written if not.
 func TestALostCommitIsLookedUp(t *testing.T) {
 	t.Parallel()
