@@ -21,8 +21,10 @@ func TestABatchAnswersAsItsPartsDo(t *testing.T) {
 	}{
 		{name: "never asked for", want: "granted"},
 		{name: "released", past: func(c *caller, name string) string { c.release(c.take(name)); return "" }, want: "granted"},
-		{name: "with all that it may have", past: func(c *caller, name string) string { c.release(c.take(name)); return "" },
-			ask: ask{label: "me", ttl: 20 * time.Second, hold: time.Minute, delay: time.Hour, meta: &meta}, want: "granted"},
+		{
+			name: "with all that it may have", past: func(c *caller, name string) string { c.release(c.take(name)); return "" },
+			ask: ask{label: "me", ttl: 20 * time.Second, hold: time.Minute, delay: time.Hour, meta: &meta}, want: "granted",
+		},
 		{name: "what the last one had is gone", past: func(c *caller, name string) string {
 			c.release(c.takeWith(ask{name: name, hold: time.Minute, delay: time.Hour, meta: &meta}))
 			c.age(name)
@@ -99,7 +101,7 @@ func TestABatchAnswersAsItsPartsDo(t *testing.T) {
 				}
 			}
 			if alone.owner != batch[1].owner || alone.slot != batch[1].slot || (alone.since == nil) != (batch[1].since == nil) ||
-				(alone.remaining - batch[1].remaining).Abs() > 20*time.Second {
+				(alone.remaining-batch[1].remaining).Abs() > 20*time.Second {
 				t.Errorf("the answers differ:\n%+v\n%+v", alone, batch[1])
 			}
 			want(t, "what is stored", c.stored(asks[1]), c.stored(asks[0]))
