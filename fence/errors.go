@@ -76,10 +76,14 @@ type StaleError struct {
 	LastToken Token  // the one that has written last
 	Behind    bool   // the lock service of this database has not granted LastToken yet
 	cure      string // then
+	row       bool   // which, unlike a resource, does not know whose token it has
 }
 
 func (e *StaleError) Error() string {
 	s := fmt.Sprintf("fence: %s: stale token %d, token %d was here: stop, lock %q has moved on", e.Resource, e.Token, e.LastToken, e.Lock)
+	if e.row {
+		s += ", or the row is written under another lock too"
+	}
 	if e.Behind {
 		s += "; its service has not granted that token yet: " + cmp.Or(e.cure, fmt.Sprintf("let the owner of its schema raise the token floor to %d", e.LastToken))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/pgtest"
 )
 
 // refuses answers everything with one error of PostgreSQL.
@@ -55,6 +56,18 @@ func TestWhatIsMissingIsToldByItsWholeName(t *testing.T) {
 	}
 }
 
+// Where two locks write one row, each refusal looks as if its lock had been lost, and nothing else tells of the mistake.
+func TestAStaleRowTellsOfTheOtherCause(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 8)`)
+	err := invoices.Update(t.Context(), d.Pool(t), grant(7), invoice(1, "x"))
+	wantStale(t, "Update", err, 8)
+	if err == nil || !strings.Contains(err.Error(), "under another lock") {
+		t.Errorf("%v, want the other cause named", err)
+	}
+}
+
 // The same for what has another cure.
 func TestCureIsGivenForTheWholeNameOnly(t *testing.T) {
 	t.Parallel()
@@ -68,6 +81,10 @@ func TestCureIsGivenForTheWholeNameOnly(t *testing.T) {
 		{"42703", `column t.fencing_token does not exist`, "ADD COLUMN"},
 		{"42703", `column "fencing_token_old" of relation "invoices" does not exist`, ""},
 		{"42703", `column "old_fencing_token" of relation "invoices" does not exist`, ""},
+		{"42501", `permission denied for table invoices`, "SELECT"},
+		{"42501", `нет доступа к таблице invoices`, "SELECT"},
+		{"42501", `permission denied for table invoices_log`, ""},
+		{"22003", `integer out of range`, `"fencing_token" is to be a bigint`},
 	} {
 		plain := "fence: update of invoices id=1: " + (&pgconn.PgError{Code: tt.code, Message: tt.message}).Error()
 		err := invoices.Update(t.Context(), &refuses{Code: tt.code, Message: tt.message}, grant(7), invoice(1, "x"))

@@ -2,10 +2,12 @@ package fence
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencedlock/fencedlock/internal/holding"
 )
@@ -21,16 +23,16 @@ const (
 // HeldTx runs f in a transaction that commits only while nobody else has been granted the lock: see [Hold], which it calls
 // before f. What f writes needs no token and no fence of its own. It is for data beside the locks, in the same database.
 //
-// It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it. f writes through the transaction
-// that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. Acquiring the same lock with
-// that ctx is refused, since it could only wait for itself; context.Cause of it tells the limit's end from that of the caller's.
-// After an error nothing is written, except with
-// [ErrCommitUnknown]; if f returns an error, panics or calls runtime.Goexit, the transaction is rolled back.
+// It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it, and 5 s are the longest that f may take
+// between two statements. f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor
+// ends the transaction. Acquiring the same lock with that ctx is refused, since it could only wait for itself; context.Cause of it
+// tells the limit's end from that of the caller's. After an error nothing is written, except with [ErrCommitUnknown]; if f returns
+// an error, panics or calls runtime.Goexit, the transaction is rolled back.
 //
 // On a *pgxpool.Pool the check travels with BEGIN, as the fence of [Tx] does, and a refusal costs the connection.
 //
-// Errors: f's own, as it is; those of Hold, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped. Any
-// number of goroutines may call it at a time, with one grant too.
+// Errors: f's own, as it is (PostgreSQL's 25P03, those 5 s, is wrapped); those of Hold, for which f did not run; ErrCommitUnknown;
+// or what PostgreSQL says, wrapped. Any number of goroutines may call it at a time, with one grant too.
 func HeldTx(ctx context.Context, db Beginner, g Grant, f func(context.Context, pgx.Tx) error, opts ...Option) error {
 	return heldTx(ctx, ofPGX(db), g, f, opts)
 }
@@ -51,9 +53,15 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 		sql: fmt.Sprintf("SELECT %s.fence_check(%s, %d, %d, %d, %d, true)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, idle, total),
 		ask: func(ctx context.Context, tx DB) error { return hold(ctx, tx, g, cfg) },
 	}
-	return within(ctx, start, heldName(g), cfg, fence, func(tx T) error {
+	err = within(ctx, start, heldName(g), cfg, fence, func(tx T) error {
 		return g.explained(f(holding.With(ctx, cfg.schema, g.Lock, int64(g.Token)), tx))
 	})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "25P03" { // says nothing of the lock
+		err = fmt.Errorf("fence: %s: %w; the server lets it wait for its client for %v at most, so do what is slow before it",
+			heldName(g), err, min(heldIdle, cfg.limit))
+	}
+	return err
 }
 
 // Hold ties a transaction of the caller's to its grant, before it writes: until the transaction ends, nobody else is granted

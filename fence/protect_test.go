@@ -265,3 +265,25 @@ func TestFencesOfATableMeetNoOthers(t *testing.T) {
 		t.Errorf("fences at %s, want the table's at 8 alone", got)
 	}
 }
+
+// The way that the README and the refusal's hint give to somebody at psql: no token is at hand, and the holder must be out of the way.
+func TestAProtectedTableIsRepairedByHand(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; SELECT pglock.protect('invoices')`)
+	ctx, pool := bounded(t), d.Pool(t)
+	token := pgtest.Query[fence.Token](t, d, `SELECT token FROM pglock.acquire(ARRAY['billing'], ARRAY[gen_random_uuid()], 'a holder', ARRAY[100000])`)
+	insert := func(id int) error {
+		return fence.StatedTx(ctx, pool, grant(token), func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO invoices VALUES ($1, 'wrong')`, id)
+			return err
+		})
+	}
+	wantErr(t, "the holder's write", insert(1), nil)
+	byHand := pgtest.Query[fence.Token](t, d, `CALL pglock.revoke_lock('billing')`)
+	d.Exec(t, fmt.Sprintf(`BEGIN; SELECT pglock.fence_state('billing', 0, %d); UPDATE invoices SET status = 'right'; COMMIT`, byHand))
+	wantStale(t, "the holder's next write", insert(2), byHand)
+	if got := pgtest.Query[string](t, d, `SELECT string_agg(status, ' ') FROM invoices`); got != "right" {
+		t.Errorf("rows are %q, want the repaired one alone", got)
+	}
+}

@@ -158,7 +158,7 @@ func (a answer) refusal(v verb, g Grant, cfg config, name string) error {
 	case a.rows > 1:
 		return say(fmt.Errorf("%w: %d rows have the key: it is not unique", ErrInvalid, a.rows))
 	case last > g.Token:
-		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: a.behind, cure: cfg.raiseFloor(last)}
+		return &StaleError{Resource: name, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: a.behind, cure: cfg.raiseFloor(last), row: true}
 	case last == g.Token && (!cfg.again || a.rows == 1 && v.name == insert.name):
 		return say(ErrAlreadyWritten)
 	case a.rows == 1 && v.name == insert.name:

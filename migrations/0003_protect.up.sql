@@ -62,7 +62,8 @@ CREATE FUNCTION pglock.fence_not_stated(tbl regclass) RETURNS void LANGUAGE plpg
 BEGIN
   PERFORM pglock.fence_refuse('FL001', tbl, 'this transaction has stated no token'
       || CASE WHEN current_setting('fencedlock.grant', true) <> '' THEN '; what the session has set belongs to another one' ELSE '' END,
-    'First, in the same transaction, SELECT pglock.fence_state(lock, slot, token) with those of a lease that is held.', '{}');
+    'First, in the same transaction, SELECT pglock.fence_state(lock, slot, token) with those of a lease that is held. '
+      'By hand, as the owner of schema pglock: CALL pglock.revoke_lock(lock) takes it from its holder and answers with a token.', '{}');
 END $$;
 
 -- The table that a partition, or a table that inherits, belongs to: the one that was protected.

@@ -10,6 +10,8 @@
 // schema. The files go through golang-migrate, all of them in one transaction: they are applied completely or not at all,
 // and there is no "dirty" state that somebody would have to repair.
 //
+// A service on database/sql makes a pool for the call, and closes it.
+//
 // # What is recorded
 //
 // The table migrations in the library's own schema (pglock, or what [Schema] says) holds the version of each applied file
@@ -24,8 +26,9 @@
 //
 // # Roles
 //
-// The files create no role and give PUBLIC nothing. Whoever installed the schema owns it and hands out the two parts:
+// The files create no role and give PUBLIC nothing. Whoever installed the schema owns it and hands out the parts:
 //
 //	SELECT pglock.grant_locker('my_service');  -- may take, renew and release locks and raise fences, nothing else
 //	SELECT pglock.grant_auditor('on_call');    -- may read the views inspect and once
+//	SELECT pglock.grant_protector('my_owner'); -- may protect tables that it owns: see fence.Protect
 package migrations

@@ -51,7 +51,8 @@ type Config struct {
 	// Default: as the other connections. A client whose notifications do not arrive notices, and asks more often instead.
 	ListenURL string
 
-	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent.
+	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent. Without one, and
+	// without a deadline, a call that waits for a database that is not there says nothing at all.
 	Logger *slog.Logger
 }
 

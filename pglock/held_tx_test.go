@@ -228,6 +228,24 @@ func TestTheLimitsOfAHeldTransactionAreItsOwn(t *testing.T) {
 	}
 }
 
+// The server ends a held transaction that waits for its client, and its own words do not say that this is the price of the lock.
+func TestAHeldTransactionThatWasIdleForTooLongIsToldWhy(t *testing.T) {
+	t.Parallel()
+	d, pool := diary(t)
+	l := take(t, client(t, d), "a")
+	err := fence.HeldTx(soon(t), pool, l.Grant(), func(_ context.Context, tx pgx.Tx) error {
+		pid := tx.Conn().PgConn().PID()
+		if _, err := tx.Exec(soon(t), `SET LOCAL idle_in_transaction_session_timeout = '50ms'`); err != nil {
+			return err
+		}
+		d.WaitFor(t, fmt.Sprintf(`SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d)`, pid))
+		return scribble(t, tx, "idler")
+	})
+	if state(err) != "25P03" || !strings.Contains(err.Error(), "5s") {
+		t.Errorf("HeldTx = %v, want 25P03 with the limit", err)
+	}
+}
+
 // Whoever asks for the lock of its own transaction could only wait for itself.
 func TestATransactionThatAsksForItsOwnLockIsToldSo(t *testing.T) {
 	t.Parallel()

@@ -119,7 +119,7 @@ func (l *listener) set(heard bool) {
 	}
 }
 
-var errSilent = errors.New("a notification to this client itself did not arrive: is a transaction pooler in between? Config.ListenURL can lead around it")
+var errSilent = errors.New("a notification to this client itself did not arrive: is a transaction pooler in between? Config.ListenURL can lead around it, to the same database")
 
 // listen hears until the connection breaks, a proof is missing, or nobody wants it any more, which is no error.
 func (l *listener) listen(ctx context.Context) (proven bool, err error) {
