@@ -61,7 +61,7 @@ func (t target) explain(err error, cfg config) error {
 		return fmt.Errorf("%w; a fenced table has a column for the token: ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT 0",
 			err, t.table, quote(t.token))
 	case pg.Code == "22003": // a number too large for its column, whose name nobody tells: most often an integer for tokens
-		return fmt.Errorf("%w; the column %s is to be a bigint", err, quote(t.token))
+		return fmt.Errorf("%w; if that is the token, its column %s is to be a bigint", err, quote(t.token))
 	case pg.Code == "42501" && bare(pg.Message, strings.Trim(t.table[strings.LastIndex(t.table, ".")+1:], `"`)):
 		return fmt.Errorf("%w; a fenced write needs SELECT on the table beside the right of its verb, and an Insert UPDATE as well", err)
 	}
