@@ -8,5 +8,6 @@
 //   - [github.com/fencedlock/fencedlock/fence/fencehttp] does the same for services behind HTTP.
 //   - [github.com/fencedlock/fencedlock/migrations] installs the schema that locks and fences need.
 //
-// Modules of their own are adapters/gocron and adapters/cron, for schedulers, and bench, which measures this library beside others.
+// Modules of their own are adapters/gocron and adapters/cron, for schedulers, adapters/grpc, which is fencehttp for gRPC, and bench,
+// which measures this library beside others.
 package fencedlock
