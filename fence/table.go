@@ -7,7 +7,7 @@ import "context"
 //
 //	ALTER TABLE invoices ADD COLUMN fencing_token bigint NOT NULL DEFAULT 0
 //
-// NULL counts as 0. The role needs SELECT and the right of the verb (UPDATE as well for Insert, to lock the row that is in
+// NULL counts as 0. A write whose token or key a trigger of the table replaces is refused (22023). The role needs SELECT and the right of the verb (UPDATE as well for Insert, to lock the row that is in
 // its way), and what grant_locker gives. A Table is a value; it may be copied and used by any number of goroutines.
 //
 // Each method is one statement in one round trip, which may be part of a larger transaction. It blocks while another transaction writes the

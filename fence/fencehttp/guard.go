@@ -53,7 +53,8 @@ type Problem struct {
 }
 
 // Handler returns a handler that runs next for a request whose token is not behind the fence, and holds the fence until next
-// returns. A later token waits meanwhile, until the request's context ends. What is refused is answered with a [Problem] and
+// returns. A later token waits meanwhile, until the request's context ends; that a client has gone, net/http notices only when there
+// is no body left to read. What is refused is answered with a [Problem] and
 // never reaches next. A panic of next passes through. A Guard without DB or Fence panics here, before any request.
 //
 // The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
@@ -127,7 +128,9 @@ func (g Guard) fail(w http.ResponseWriter, r *http.Request, token fence.Token, e
 		p.Type, p.Title, p.Status = InvalidToken, "the token was never granted", http.StatusBadRequest
 	default:
 		p.Type, p.Title, p.Status = Unavailable, "the fence cannot be asked", http.StatusServiceUnavailable
-		g.log(r.Context(), "fencehttp: the fence cannot be asked", err)
+		if r.Context().Err() != context.Canceled { // whoever has gone has not found an outage
+			g.log(r.Context(), "fencehttp: the fence cannot be asked", err)
+		}
 	}
 	refuse(w, p)
 }

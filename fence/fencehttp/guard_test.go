@@ -315,6 +315,85 @@ func TestARefusedRequestEndsItsLease(t *testing.T) {
 	}
 }
 
+// Those who hold a lock beside each other are not stale after one another, and the header cannot say so.
+func TestAGrantThatOthersHoldTooIsNotSent(t *testing.T) {
+	t.Parallel()
+	g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(err error) { t.Errorf("the lease was told %v", err) })
+	permit := g
+	permit.Slot = 1
+	for what, g := range map[string]fence.Grant{"shared": g.AsShared(), "a permit": permit} {
+		sent := base(func(*http.Request) (*http.Response, error) {
+			t.Errorf("%s: it was sent", what)
+			return nil, errors.New("sent")
+		})
+		r := httptest.NewRequestWithContext(fence.NewContext(bounded(t), g), http.MethodPut, "/shelf", strings.NewReader("x"))
+		if _, err := (fencehttp.Transport{Base: sent}).RoundTrip(r); !errors.Is(err, fence.ErrShared) {
+			t.Errorf("%s: %v, want ErrShared", what, err)
+		}
+	}
+}
+
+type base func(*http.Request) (*http.Response, error)
+
+func (f base) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestARequestWithoutHeadersIsSentWithItsToken(t *testing.T) {
+	t.Parallel()
+	got := ""
+	sent := base(func(r *http.Request) (*http.Response, error) {
+		got = r.Header.Get(fencehttp.Header)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	r := (&http.Request{Method: http.MethodGet}).WithContext(fence.NewContext(bounded(t), fence.Grant{Lock: "billing", Token: 7}))
+	resp, err := fencehttp.Transport{Base: sent}.RoundTrip(r)
+	if err != nil || got != "7" || r.Header != nil {
+		t.Fatalf("%v; it was sent with token %q, and the request has %v", err, got, r.Header)
+	}
+	resp.Body.Close() //nolint:errcheck // it is empty
+}
+
+// Whoever stops waiting for a fence is no outage.
+func TestAClientThatHasGoneIsNotLogged(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	conn := d.Conn(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Raise(t.Context(), tx, fence.Grant{Lock: "billing", Token: 7}, "shelf"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/shelf", nil) // whose body is read, since there is none
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "billing"
+	r.Header.Set(fencehttp.Header, "8")
+	gone := make(chan error)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		if err == nil {
+			resp.Body.Close() //nolint:errcheck // it is not read
+		}
+		gone <- err
+	}()
+	d.WaitFor(t, pgtest.Waiting)
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client: %v", err)
+	}
+	s.Close() // and so the request has ended
+	if s.log.Len() > 0 || s.content() != "" {
+		t.Errorf("kept %q, logged %s", s.content(), s.log.String())
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A 409 of the service's own says nothing about the lock.
 func TestAnotherConflictEndsNoLease(t *testing.T) {
 	t.Parallel()
