@@ -27,7 +27,8 @@ type Table struct {
 	Name string
 
 	// Key holds the columns of its primary key, or of another unique key without NULLs, by their exact names, in any order.
-	// The types need a hash, as nearly all have.
+	// The types need a hash, as nearly all have. An enum is hashed by an id that pg_dump does not keep: in a database restored from
+	// its dump, a row that was deleted before is not remembered if an enum is part of its key.
 	//
 	// Name the same key in every write. A deleted row is remembered by it, and by nothing else: where one writer deletes by
 	// id, another that inserts by mail is not refused. Before a key column is renamed or the key is changed, let what was
