@@ -89,7 +89,10 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		ran := false
-		err = fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error {
+		err = fence.Tx(r.Context(), g.DB, grant, resource, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(r.Context(), patient); err != nil {
+				return err
+			}
 			ran = true
 			next.ServeHTTP(w, r)
 			return nil
@@ -102,6 +105,11 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.
+const patient = `SELECT pg_catalog.set_config(s, '0', true)
+	FROM pg_catalog.unnest(ARRAY['idle_in_transaction_session_timeout', 'transaction_timeout']) AS s
+	WHERE pg_catalog.current_setting(s, true) <> '0'`
 
 // isResource says whether there can be a fence of that name: see fence.Raise. Who sends requests may choose it.
 func isResource(name string) bool {

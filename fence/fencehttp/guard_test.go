@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/fence/fencehttp"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -200,6 +203,48 @@ func TestTheFenceIsHeldThroughTheHandler(t *testing.T) {
 	if a, b := <-answers, <-answers; a != 200 || b != 200 || s.content() != "7 8" {
 		t.Errorf("answers %d and %d, kept: %s", a, b, s.content())
 	}
+}
+
+// A limit of the server's on idle or long transactions is not one on handlers.
+func TestTheFenceOutlastsTheLimitsOfTheServer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = 60000', current_database());
+		IF current_setting('transaction_timeout', true) IS NOT NULL THEN
+			EXECUTE format('ALTER DATABASE %I SET transaction_timeout = 60000', current_database());
+		END IF; END $$`)
+	db := &spy{Pool: d.Pool(t)}
+	const limits = `SELECT current_setting('idle_in_transaction_session_timeout') || ' ' || coalesce(current_setting('transaction_timeout', true), '0')`
+	look := func(from interface {
+		QueryRow(context.Context, string, ...any) pgx.Row
+	},
+	) (s string) {
+		if err := from.QueryRow(t.Context(), limits).Scan(&s); err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	during := ""
+	guard := fencehttp.Guard{DB: db, Fence: func(*http.Request) (lock, resource string) { return "billing", "shelf" }}
+	h := guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { during = look(db.tx) }))
+	r := httptest.NewRequestWithContext(bounded(t), http.MethodPut, "/shelf", nil)
+	r.Header.Set(fencehttp.Header, "7")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	if after := look(db); during != "0 0" || !strings.HasPrefix(after, "1min ") {
+		t.Errorf("the limits are %q in the handler, and %q afterwards", during, after)
+	}
+}
+
+// A spy keeps the transaction that was begun last.
+type spy struct {
+	*pgxpool.Pool
+	tx pgx.Tx
+}
+
+func (s *spy) BeginTx(ctx context.Context, opts pgx.TxOptions) (_ pgx.Tx, err error) {
+	s.tx, err = s.Pool.BeginTx(ctx, opts)
+	return s.tx, err
 }
 
 // What a handler or its connection comes to does not lower the fence.
