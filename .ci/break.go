@@ -42,6 +42,8 @@ var rules = []rule{
 	{"update: the predicate", statement, "FROM _k\n  WHERE {match} AND {each once} RETURNING", "FROM _k\n  WHERE {match} RETURNING", fences, "Verbs"},
 	{"update: the row's lock", statement, "(SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t", "(SELECT ok FROM _c) {by t.key}", fences, "Waited|NoOrder"},
 	{"update: all or none", statement, `(SELECT count(*) = "+count+" AND count(DISTINCT n) = "+count+" AND bool_and(last "+older+" $1::bigint) FROM _r)`, `(SELECT bool_or(last "+older+" $1::bigint) FROM _r)`, fences, "SeveralRows"},
+	{"update: what came to be stored", statement, "WHEN {meant} = {stored} THEN true ELSE", "WHEN true THEN true ELSE", fences, "TriggerThatChanges"},
+	{"insert: what came to be stored", statement, "\n    WHEN _w.last IS DISTINCT FROM $1::bigint THEN {pglock}.fence_kept({meant}, {stored})\n    WHEN _g", "\n    WHEN _g", fences, "TriggerThatChanges"},
 	{"delete: the predicate", statement, "USING _k WHERE {match} AND {each once}", "USING _k WHERE {match}", fences, "Verbs"},
 	{"delete: the row's lock", statement, "FROM _g) {by t.key} FOR UPDATE OF t),\n_w ({w returned}n)", "FROM _g) {by t.key}),\n_w ({w returned}n)", fences, "Waited|NoOrder|ReplacedMeanwhile"},
 	{"delete: the tombstone", statement, "THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant}) ELSE false END,\n  _g.n", "THEN true ELSE false END,\n  _g.n", fences, "Verbs"},

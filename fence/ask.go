@@ -20,20 +20,15 @@ type DB interface {
 // that answers is the one that the connection was made to. Anything else is a pooler, which may send the next statement
 // somewhere else. It also is not where the pool's own configuration says that nothing shall be.
 func ask(ctx context.Context, db DB, sql string, args []any, each func(scan func(...any) error) error) error {
-	var conn *pgx.Conn
-	switch x := db.(type) {
-	case *pgxpool.Pool:
-		c, err := x.Acquire(ctx)
+	if pool, ok := db.(*pgxpool.Pool); ok {
+		c, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer c.Release()
-		conn, db = c.Conn(), c
-	case interface{ Conn() *pgx.Conn }: // a transaction, or a pool's connection
-		conn = x.Conn()
-	case *pgx.Conn:
-		conn = x
+		db = c
 	}
+	conn := connOf(db)
 	rows, err := db.Query(ctx, sql, append([]any{modeOf(conn)}, args...)...)
 	if err != nil {
 		return err

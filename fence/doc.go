@@ -51,6 +51,8 @@
 //     pass, and come before.
 //   - A table that is written by two keys, by id here and by mail there: its rows are fenced while they are there, but a
 //     delete by one key does not hold up an insert by the other.
+//   - Rows that a foreign key deletes or changes along with others (ON DELETE or ON UPDATE CASCADE) leave no token behind, and so
+//     an earlier one may insert them again. [Protect] refuses that.
 //   - A fenced delete that finds no row leaves nothing behind, so an earlier token may insert that row afterwards.
 //   - Row fences compare tokens whatever lock they come from. Protect a row by one lock; resources check that.
 //

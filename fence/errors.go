@@ -64,7 +64,8 @@ var (
 	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
 
 	// ErrShared comes from every fence that compares tokens, before any SQL, for the grant of a shared lease: others hold the lock
-	// at the same time, and the order of their tokens is not the order of their writes. [HeldTx] and [Hold] take it.
+	// at the same time, and the order of their tokens is not the order of their writes. [HeldTx] and [Hold] take it. From package
+	// fencehttp it also comes for the grant of a permit.
 	ErrShared = errors.New("the lease is shared")
 )
 

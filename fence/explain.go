@@ -13,7 +13,7 @@ import (
 // language: so a message is searched for these names, whole, and for no words.
 var (
 	functions = []string{
-		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_credible", "fence_behind", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_kept", "fence_credible", "fence_behind", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 		"fence_state", "protect", "unprotect", "verify",
 	}
 	relations = []string{"fences", "leases", "fencing_token"}
@@ -55,13 +55,19 @@ func explain(err error, cfg config) error {
 // explain knows the table as well.
 func (t target) explain(err error, cfg config) error {
 	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	const behind = ".fence_behind(text, integer, "
 	switch {
-	case !errors.As(err, &pg):
 	case pg.Code == "42703" && bare(pg.Message, t.token): // no such column: t.fencing_token, or in quotes
 		return fmt.Errorf("%w; a fenced table has a column for the token: ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT 0",
 			err, t.table, quote(t.token))
-	case pg.Code == "22003": // a number too large for its column, whose name nobody tells: most often an integer for tokens
-		return fmt.Errorf("%w; if that is the token, its column %s is to be a bigint", err, quote(t.token))
+	case pg.Code == "22003", // out of range, of whichever column; and what cannot stand beside a bigint
+		(pg.Code == "42804" || pg.Code == "42846") && bare(pg.Message, "COALESCE"),
+		pg.Code == "42883" && strings.Contains(pg.Message, behind) && !strings.Contains(pg.Message, behind+"bigint)"):
+		return fmt.Errorf("%w; the column for the token must be a bigint: ALTER TABLE %s ALTER COLUMN %s TYPE bigint if it is not one",
+			err, t.table, quote(t.token))
 	case pg.Code == "42501" && bare(pg.Message, strings.Trim(t.table[strings.LastIndex(t.table, ".")+1:], `"`)):
 		return fmt.Errorf("%w; a fenced write needs SELECT on the table beside the right of its verb, and an Insert UPDATE as well", err)
 	}

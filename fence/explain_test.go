@@ -84,7 +84,7 @@ func TestCureIsGivenForTheWholeNameOnly(t *testing.T) {
 		{"42501", `permission denied for table invoices`, "SELECT"},
 		{"42501", `нет доступа к таблице invoices`, "SELECT"},
 		{"42501", `permission denied for table invoices_log`, ""},
-		{"22003", `integer out of range`, `"fencing_token" is to be a bigint`},
+		{"22003", `integer out of range`, `the column for the token must be a bigint`},
 	} {
 		plain := "fence: update of invoices id=1: " + (&pgconn.PgError{Code: tt.code, Message: tt.message}).Error()
 		err := invoices.Update(t.Context(), &refuses{Code: tt.code, Message: tt.message}, grant(7), invoice(1, "x"))

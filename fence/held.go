@@ -73,7 +73,8 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 //
 // A writer that is paused or cut off keeps others away until the server ends its transaction: when it was idle for 5 s, when a
 // statement took longer than the limit ([Limit], a minute), and from PostgreSQL 17 on when the limit is over. A stricter
-// setting of the session stays; all of them end with the transaction.
+// setting of the session stays; all of them end with the transaction. One that was prepared (PREPARE TRANSACTION) has no limit: it
+// keeps others away until somebody commits or rolls it back.
 //
 // It blocks for a round trip, and while a later grant is being made, until ctx ends. After an error the transaction must be
 // rolled back.

@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -211,6 +212,66 @@ func TestMissingTokenColumn(t *testing.T) {
 		const cure = `ALTER TABLE "invoices" ADD COLUMN "fencing_token" bigint NOT NULL DEFAULT 0`
 		if err == nil || !strings.Contains(err.Error(), cure) || sqlState(err) != "42703" {
 			t.Errorf("%s = %v, want %s", name, err, cure)
+		}
+	}
+}
+
+// A column that cannot hold a token: most of them say so at the first write, and a narrow one when the real tokens come.
+func TestTokenColumnOfAnotherType(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	const token = 1795981618819744
+	for _, typ := range []string{"int", "smallint", "numeric", "float8", "text", "money"} {
+		d.Exec(t, `DROP TABLE IF EXISTS invoices; CREATE TABLE invoices (id int PRIMARY KEY, status text, fencing_token `+typ+`); INSERT INTO invoices VALUES (1, 'old')`)
+		for _, name := range []string{"Update", "Upsert"} {
+			const cure = `ALTER TABLE "invoices" ALTER COLUMN "fencing_token" TYPE bigint`
+			err := verbs[name](t.Context(), d.Conn(t), grant(token))
+			if err == nil || !strings.Contains(err.Error(), cure) || errors.Is(err, fence.ErrNotMigrated) {
+				t.Errorf("%s of a token of type %s = %v, want %s", name, typ, err, cure)
+			}
+		}
+	}
+	d.Exec(t, `DROP TABLE invoices; CREATE TABLE invoices (id int PRIMARY KEY, status text, fencing_token int)`)
+	wantErr(t, "a token that fits", invoices.Insert(t.Context(), d.Conn(t), grant(7), invoice(1, "x")), nil)
+}
+
+// A trigger that puts another token beside what is written, or moves it under another key, would let an earlier grant write
+// over it.
+func TestTriggerThatChangesTokenOrKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	writes := maps.Clone(verbs)
+	delete(writes, "Delete")
+	writes["Rekey"] = func(ctx context.Context, db fence.DB, g fence.Grant, opts ...fence.Option) error {
+		return invoices.Rekey(ctx, db, g, key(1), key(2), opts...)
+	}
+	writes["UpdateRows"] = func(ctx context.Context, db fence.DB, g fence.Grant, opts ...fence.Option) error {
+		return invoices.UpdateRows(ctx, db, g, []fence.Row{invoice(3, "x"), invoice(1, "x")}, opts...)
+	}
+	for what, body := range map[string]string{
+		"lowers the token":  `NEW.fencing_token := 0`,
+		"takes the token":   `NEW.fencing_token := NULL`,
+		"raises the token":  `NEW.fencing_token := 99`,
+		"keeps the old row": `NEW := coalesce(OLD, NEW); NEW.fencing_token := OLD.fencing_token`,
+		"changes the key":   `NEW.id := 7`,
+		"changes both":      `NEW.id := 7; NEW.fencing_token := 0`,
+	} {
+		for name, write := range writes {
+			t.Run(name+" "+what, func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.DB(t)
+				d.Exec(t, createInvoices+`; CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN `+body+`; RETURN NEW; END'`)
+				if name != "Insert" {
+					d.Exec(t, `INSERT INTO invoices VALUES (1, 'old', 1), (3, 'old', 1)`)
+				}
+				d.Exec(t, `CREATE TRIGGER change BEFORE INSERT OR UPDATE ON invoices FOR EACH ROW EXECUTE FUNCTION change()`)
+				before := pgtest.Query[string](t, d, allSQL)
+				if err := write(t.Context(), d.Conn(t), grant(9)); err == nil || !strings.Contains(err.Error(), "stored as") && !strings.Contains(err.Error(), "a trigger") && sqlState(err) != "23505" {
+					t.Errorf("%v, want it to tell of a trigger", err)
+				}
+				if got := pgtest.Query[string](t, d, allSQL); got != before {
+					t.Errorf("left %q, want %q", got, before)
+				}
+			})
 		}
 	}
 }

@@ -51,7 +51,8 @@ func Protect(ctx context.Context, db DB, table string, opts ...Option) error {
 // for good. A statement that writes no row raises no fence. The fences are raised at the end of the statement, in the order
 // of its rows, so two grants that write the same rows in different orders may meet in 40P01. A table with a key wants to be
 // unprotected before it is dropped: two functions fencedlock_… in its schema would stay. After a key's column was altered,
-// call this again.
+// call this again. In a database restored from a dump of pg_dump, a key that is or has an enum begins anew: it is hashed by an id that
+// a dump does not keep.
 //
 // Errors: those of Protect, and ErrInvalid for a key of another kind.
 func ProtectRows(ctx context.Context, db DB, table, key string, opts ...Option) error {

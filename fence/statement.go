@@ -21,7 +21,8 @@ type verb struct {
 // version under the lock, where a plain look would see what was there when the statement began. _g is the tokens of the
 // tombstones, under the locks of the keys. _w is the write: of all rows or of none. At the end stands one answer for each row:
 // see type answer. Where a later look must see more than the statement's snapshot, a function looks. What is locked is locked in
-// the order of the keys, so that statements over the same rows do not deadlock.
+// the order of the keys, so that statements over the same rows do not deadlock. What was written is looked at as it came to be stored: a
+// trigger that puts another token or key there would open the fence.
 const keyPart = `WITH _k (n, {k columns}) AS MATERIALIZED ({values}),
 `
 
@@ -30,10 +31,11 @@ var update = verb{"update", keyPart + `_c AS MATERIALIZED (
   SELECT {pglock}.fence_credible({grant}) AS ok),
 _r AS MATERIALIZED (
   SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND (SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t),
-_w ({w returned}n) AS (
+_w ({w returned}n, {w key}, last) AS (
   UPDATE {table} AS t SET {sets}{token} = $1::bigint FROM _k
-  WHERE {match} AND {each once} RETURNING {t.returned}_k.n){whole}
-{answers}SELECT _k.n, _w.n IS NOT NULL{is whole}, (SELECT ok FROM _c), coalesce(x.rows, 0), coalesce(x.last, 0),
+  WHERE {match} AND {each once} RETURNING {t.returned}_k.n, {t.key}, t.{token}){whole}
+{answers}SELECT _k.n, CASE WHEN (_w.n IS NOT NULL{is whole}) IS NOT TRUE THEN false
+    WHEN {meant} = {stored} THEN true ELSE {pglock}.fence_kept({meant}, {stored}) END, (SELECT ok FROM _c), coalesce(x.rows, 0), coalesce(x.last, 0),
   CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
   x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
 FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n{end}`}
@@ -65,11 +67,12 @@ func insertPart(strength, inTheWay, conflict string) string {
   SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM (SELECT * FROM _k {by k.key} OFFSET 0) AS _k),
 _r AS MATERIALIZED (
   SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND {keys free} {by t.key} ` + strength + ` OF t),
-_w ({w returned}{w key}) AS (
+_w ({w returned}{w key}, last) AS (
   INSERT INTO {table} AS t ({columns}, {token}) SELECT {k.columns}, $1::bigint FROM _k
   WHERE {keys free} AND NOT EXISTS (SELECT FROM _r WHERE ` + inTheWay + `) {by k.key}
-  ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.returned}{t.key}){whole inserted}
+  ON CONFLICT ({key}) ` + conflict + ` RETURNING {t.returned}{t.key}, t.{token}){whole inserted}
 {answers}SELECT _k.n, CASE WHEN (_w.k1 IS NOT NULL{is whole}) IS NOT TRUE THEN false
+    WHEN _w.last IS DISTINCT FROM $1::bigint THEN {pglock}.fence_kept({meant}, {stored})
     WHEN _g.last = 0 AND ROW({k.key}) = ROW({_w.key}) THEN true
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
   _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0), coalesce(_g.last, 0),
@@ -83,12 +86,13 @@ var rekey = verb{"rekey", keyPart + `_g AS MATERIALIZED (
 _r AS MATERIALIZED (
   SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k
   WHERE {match} AND (SELECT bool_and(last IS NOT NULL) FROM _g) {by t.key} FOR UPDATE OF t),
-_w ({w returned}{w key}) AS (
+_w ({w returned}{w key}, last) AS (
   UPDATE {table} AS t SET {new key}{token} = $1::bigint FROM _k, _k AS _new
   WHERE {match} AND _k.n = 1 AND _new.n = 2 AND (SELECT count(*) = 1 AND bool_and(n = 1 AND last {older} $1::bigint) FROM _r)
-    AND (SELECT last {older} $1::bigint FROM _g WHERE n = 2) RETURNING {t.returned}{t.key})
+    AND (SELECT last {older} $1::bigint FROM _g WHERE n = 2) RETURNING {t.returned}{t.key}, t.{token})
 {answers}SELECT _k.n, CASE WHEN _w.k1 IS NULL THEN false
     WHEN _k.n = 1 THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant})
+    WHEN _w.last IS DISTINCT FROM $1::bigint THEN {pglock}.fence_kept({meant}, {stored})
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
   _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
   CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
@@ -221,11 +225,13 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 	if n > 1 {
 		end += " ORDER BY a.n"
 	}
+	wKey := "_w." + strings.Join(kAll[:t.keys], ", _w.")
 	parts := []string{
+		"{meant}", "ROW(" + kKey + ", $1::bigint)", "{stored}", "ROW(" + wKey + ", _w.last)",
 		"{table}", t.table, "{token}", quote(t.token), "{rel}", rel, "{grant}", grant, "{older}", older, "{pglock}", cfg.quoted(),
 		"{match}", strings.Join(match, " AND "), "{new key}", newKey.String(),
 		"{columns}", join(all), "{k columns}", join(kAll), "{k.columns}", join(kDotAll),
-		"{key}", key, "{t.key}", tKey, "{k.key}", kKey, "{w key}", join(kAll[:t.keys]), "{_w.key}", "_w." + strings.Join(kAll[:t.keys], ", _w."),
+		"{key}", key, "{t.key}", tKey, "{k.key}", kKey, "{w key}", join(kAll[:t.keys]), "{_w.key}", wKey,
 		"{sets}", sets.String(), "{excluded}", excluded.String(),
 		"{w returned}", wReturned.String(), "{t.returned}", tReturned.String(), "{_w.returned}", result.String(),
 		"{answers}", answers, "{end}", end,

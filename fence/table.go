@@ -7,7 +7,7 @@ import "context"
 //
 //	ALTER TABLE invoices ADD COLUMN fencing_token bigint NOT NULL DEFAULT 0
 //
-// NULL counts as 0. The role needs SELECT and the right of the verb (UPDATE as well for Insert, to lock the row that is in
+// NULL counts as 0. A write whose token or key a trigger of the table replaces is refused (22023). The role needs SELECT and the right of the verb (UPDATE as well for Insert, to lock the row that is in
 // its way), and what grant_locker gives. A Table is a value; it may be copied and used by any number of goroutines.
 //
 // Each method is one statement in one round trip, which may be part of a larger transaction. It blocks while another transaction writes the
@@ -27,7 +27,8 @@ type Table struct {
 	Name string
 
 	// Key holds the columns of its primary key, or of another unique key without NULLs, by their exact names, in any order.
-	// The types need a hash, as nearly all have.
+	// The types need a hash, as nearly all have. An enum is hashed by an id that pg_dump does not keep: in a database restored from
+	// its dump, a row that was deleted before is not remembered if an enum is part of its key.
 	//
 	// Name the same key in every write. A deleted row is remembered by it, and by nothing else: where one writer deletes by
 	// id, another that inserts by mail is not refused. Before a key column is renamed or the key is changed, let what was

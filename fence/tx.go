@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Beginner is what [Tx] begins a transaction on: a *pgx.Conn or a *pgxpool.Pool. For a transaction that exists already
-// there is [Raise].
+// Beginner is what [Tx] begins a transaction on: a *pgxpool.Pool, or a *pgx.Conn that is in none. For a transaction that exists
+// already there is [Raise].
 type Beginner interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
@@ -65,9 +65,23 @@ func ofPGX(db Beginner) starter[pgx.Tx] {
 			}
 			// pgx has closed the connection, as after any BEGIN that fails. Which verdict it was is answered on another one.
 		}
+		if conn := connOf(db); conn != nil && conn.PgConn().TxStatus() != 'I' { // which our commit would end for its owner
+			return nil, false, fmt.Errorf("%w: the connection is in a transaction: use Raise, Hold or State in that one", ErrInvalid)
+		}
 		tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
 		return tx, false, err
 	}}
+}
+
+// connOf is the one connection behind a value; nil if there is none to be seen.
+func connOf(db any) *pgx.Conn {
+	switch x := db.(type) {
+	case *pgx.Conn:
+		return x
+	case interface{ Conn() *pgx.Conn }: // a transaction, or a pool's connection
+		return x.Conn()
+	}
+	return nil
 }
 
 // refused is the SQLSTATE of a fence that was sent with BEGIN, and is closed.

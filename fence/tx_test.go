@@ -3,6 +3,7 @@ package fence_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -35,6 +36,43 @@ func TestTxCommitsUnderTheFence(t *testing.T) {
 	}
 	if got := state(t, d); got != "paid again 0" {
 		t.Errorf("the row is %q", got)
+	}
+}
+
+// What began on the connection before is its owner's to commit.
+func TestTxRefusesAConnectionThatIsInATransaction(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	ctx, pool := t.Context(), d.Pool(t)
+	pooled, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Release()
+	id := 0
+	for what, conn := range map[string]interface {
+		fence.Beginner
+		Begin(context.Context) (pgx.Tx, error)
+	}{"a connection": d.Conn(t), "a pool's": pooled} {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id++
+		exec(t, tx, fmt.Sprintf(`INSERT INTO invoices VALUES (%d, 'mine')`, id))
+		ran := func(pgx.Tx) error { t.Errorf("%s: it ran", what); return nil }
+		wantErr(t, what+": Tx", fence.Tx(ctx, conn, grant(7), "ledger", ran), fence.ErrInvalid)
+		wantErr(t, what+": StatedTx", fence.StatedTx(ctx, conn, grant(7), ran), fence.ErrInvalid)
+		wantErr(t, what+": HeldTx", fence.HeldTx(ctx, conn, grant(7), func(_ context.Context, tx pgx.Tx) error { return ran(tx) }), fence.ErrInvalid)
+		if n := pgtest.Query[int](t, d, `SELECT count(*) FROM invoices`); n != id-1 {
+			t.Errorf("%s: %d rows before the commit", what, n)
+		}
+		commit(t, tx)
+		if n := pgtest.Query[int](t, d, `SELECT count(*) FROM invoices`); n != id {
+			t.Errorf("%s: %d rows after the commit", what, n)
+		}
+		wantErr(t, what+": afterwards", fence.Tx(ctx, conn, grant(7), "ledger", nothing), nil)
 	}
 }
 

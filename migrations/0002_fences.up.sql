@@ -256,3 +256,12 @@ BEGIN
   RAISE EXCEPTION '% of % rows would be written', least(written, matched), wanted USING ERRCODE = 'serialization_failure',
     HINT = 'Try again. If it stays so, a key stands twice, is stored as another one, or a trigger, a rule or row security hides rows.';
 END $$;
+
+-- Takes a write back whose row came to stand under another key or token than was meant, given with the key first: the next one
+-- would not be compared with it.
+CREATE FUNCTION pglock.fence_kept(meant record, stored record) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'a trigger has changed the key or the token: % was stored as %', meant, stored
+    USING ERRCODE = 'invalid_parameter_value';
+END $$;

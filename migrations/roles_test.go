@@ -15,7 +15,7 @@ import (
 // The verbs: what lockers may call. Those that run with the owner's rights, and no others.
 var verbs = []string{
 	"acquire", "renew", "release", "check_in", "installation", "exchange", "mark", "unmark", "holder", "once_start", "once_end", "once_records",
-	"fence_behind", "fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
+	"fence_behind", "fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_kept", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
 	"fence_state",
 }
 

@@ -111,6 +111,10 @@ func TestReleaseUnderTheLeasesOwnContextIsConfirmed(t *testing.T) {
 	wantErr(t, "Release", l.Release(l.Context()), nil)
 	err := c.Do(soon(t), "a", func(ctx context.Context, l *pglock.Lease) error { return l.Release(ctx) })
 	wantErr(t, "Do that was released inside", err, nil)
+	err = c.Do(soon(t), "a", func(ctx context.Context, l *pglock.Lease) error {
+		return c.Do(ctx, "b", func(ctx context.Context, _ *pglock.Lease) error { return l.Release(ctx) }) // ends a moment later
+	})
+	wantErr(t, "Do that was released in another", err, nil)
 	take(t, c, "a")
 }
 

@@ -194,7 +194,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 }
 
 // Release ends the lease: at once and for good on this side, whatever the database answers. It then blocks until the database
-// has confirmed, at most until ctx ends (5 s if ctx is the lease's own context, which ends here); a ctx that has already ended
+// has confirmed, at most until ctx ends (5 s if ctx is the lease's own context or comes from it, and so ends here); a ctx that has already ended
 // still sends the release, in the background. The error is
 //   - nil: the lock is free (but for HoldAtLeast),
 //   - a *LostError: the lease had been lost before; what another holds now is untouched,
@@ -230,16 +230,18 @@ func (l *Lease) Release(ctx context.Context) error {
 	if before != nil {
 		return before
 	}
-	if errors.Is(context.Cause(ctx), ErrReleased) { // the lease's own context, which has just been ended
-		var cancel context.CancelFunc
+	for {
+		select {
+		case err := <-done:
+			return l.released(err)
+		case <-ctx.Done():
+		}
+		if !errors.Is(context.Cause(ctx), ErrReleased) {
+			return fmt.Errorf("%w: lease %q: %w", ErrNotReleased, l.config.name, context.Cause(ctx))
+		}
+		var cancel context.CancelFunc // it is the lease's own, or comes from it
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-	}
-	select {
-	case err := <-done:
-		return l.released(err)
-	case <-ctx.Done():
-		return fmt.Errorf("%w: lease %q: %w", ErrNotReleased, l.config.name, context.Cause(ctx))
 	}
 }
 

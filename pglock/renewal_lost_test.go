@@ -35,7 +35,7 @@ func TestALossSaysWhatTheLastRenewalFailedWith(t *testing.T) {
 		t.Errorf("%v matches what the renewal failed with", err)
 	}
 
-	quiet := take(t, client(t, d), "b", pglock.NoRenewal(), pglock.TTL(pglock.MinTTL))
+	quiet := take(t, client(t, d), "b", pglock.NoRenewal(), pglock.TTL(2*time.Second))
 	happens(t, "the lease is over", quiet.Done())
 	if lost, ok := errors.AsType[*pglock.LostError](quiet.Err()); !ok || lost.Renewal != nil {
 		t.Errorf("Err = %v, want no renewal that failed", quiet.Err())

@@ -53,7 +53,8 @@ type Problem struct {
 }
 
 // Handler returns a handler that runs next for a request whose token is not behind the fence, and holds the fence until next
-// returns. A later token waits meanwhile, until the request's context ends. What is refused is answered with a [Problem] and
+// returns. A later token waits meanwhile, until the request's context ends; that a client has gone, net/http notices only when there
+// is no body left to read. What is refused is answered with a [Problem] and
 // never reaches next. A panic of next passes through. A Guard without DB or Fence panics here, before any request.
 //
 // The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
@@ -88,7 +89,10 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		ran := false
-		err = fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error {
+		err = fence.Tx(r.Context(), g.DB, grant, resource, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(r.Context(), patient); err != nil {
+				return err
+			}
 			ran = true
 			next.ServeHTTP(w, r)
 			return nil
@@ -101,6 +105,11 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 		}
 	})
 }
+
+// patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.
+const patient = `SELECT pg_catalog.set_config(s, '0', true)
+	FROM pg_catalog.unnest(ARRAY['idle_in_transaction_session_timeout', 'transaction_timeout']) AS s
+	WHERE pg_catalog.current_setting(s, true) <> '0'`
 
 // isResource says whether there can be a fence of that name: see fence.Raise. Who sends requests may choose it.
 func isResource(name string) bool {
@@ -127,7 +136,9 @@ func (g Guard) fail(w http.ResponseWriter, r *http.Request, token fence.Token, e
 		p.Type, p.Title, p.Status = InvalidToken, "the token was never granted", http.StatusBadRequest
 	default:
 		p.Type, p.Title, p.Status = Unavailable, "the fence cannot be asked", http.StatusServiceUnavailable
-		g.log(r.Context(), "fencehttp: the fence cannot be asked", err)
+		if r.Context().Err() != context.Canceled { // whoever has gone has not found an outage
+			g.log(r.Context(), "fencehttp: the fence cannot be asked", err)
+		}
 	}
 	refuse(w, p)
 }

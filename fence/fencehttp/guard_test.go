@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/fence/fencehttp"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -202,6 +205,48 @@ func TestTheFenceIsHeldThroughTheHandler(t *testing.T) {
 	}
 }
 
+// A limit of the server's on idle or long transactions is not one on handlers.
+func TestTheFenceOutlastsTheLimitsOfTheServer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = 60000', current_database());
+		IF current_setting('transaction_timeout', true) IS NOT NULL THEN
+			EXECUTE format('ALTER DATABASE %I SET transaction_timeout = 60000', current_database());
+		END IF; END $$`)
+	db := &spy{Pool: d.Pool(t)}
+	const limits = `SELECT current_setting('idle_in_transaction_session_timeout') || ' ' || coalesce(current_setting('transaction_timeout', true), '0')`
+	look := func(from interface {
+		QueryRow(context.Context, string, ...any) pgx.Row
+	},
+	) (s string) {
+		if err := from.QueryRow(t.Context(), limits).Scan(&s); err != nil {
+			t.Error(err)
+		}
+		return s
+	}
+	during := ""
+	guard := fencehttp.Guard{DB: db, Fence: func(*http.Request) (lock, resource string) { return "billing", "shelf" }}
+	h := guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { during = look(db.tx) }))
+	r := httptest.NewRequestWithContext(bounded(t), http.MethodPut, "/shelf", nil)
+	r.Header.Set(fencehttp.Header, "7")
+	h.ServeHTTP(httptest.NewRecorder(), r)
+	if after := look(db); during != "0 0" || !strings.HasPrefix(after, "1min ") {
+		t.Errorf("the limits are %q in the handler, and %q afterwards", during, after)
+	}
+}
+
+// A spy keeps the transaction that was begun last.
+type spy struct {
+	*pgxpool.Pool
+	tx pgx.Tx
+}
+
+func (s *spy) BeginTx(ctx context.Context, opts pgx.TxOptions) (_ pgx.Tx, err error) {
+	s.tx, err = s.Pool.BeginTx(ctx, opts)
+	return s.tx, err
+}
+
 // What a handler or its connection comes to does not lower the fence.
 func TestTheFenceStaysWhateverBecomesOfTheHandler(t *testing.T) {
 	t.Parallel()
@@ -312,6 +357,85 @@ func TestARefusedRequestEndsItsLease(t *testing.T) {
 	}
 	if got := s.content(); got != "next" {
 		t.Errorf("kept: %s", got)
+	}
+}
+
+// Those who hold a lock beside each other are not stale after one another, and the header cannot say so.
+func TestAGrantThatOthersHoldTooIsNotSent(t *testing.T) {
+	t.Parallel()
+	g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(err error) { t.Errorf("the lease was told %v", err) })
+	permit := g
+	permit.Slot = 1
+	for what, g := range map[string]fence.Grant{"shared": g.AsShared(), "a permit": permit} {
+		sent := base(func(*http.Request) (*http.Response, error) {
+			t.Errorf("%s: it was sent", what)
+			return nil, errors.New("sent")
+		})
+		r := httptest.NewRequestWithContext(fence.NewContext(bounded(t), g), http.MethodPut, "/shelf", strings.NewReader("x"))
+		if _, err := (fencehttp.Transport{Base: sent}).RoundTrip(r); !errors.Is(err, fence.ErrShared) {
+			t.Errorf("%s: %v, want ErrShared", what, err)
+		}
+	}
+}
+
+type base func(*http.Request) (*http.Response, error)
+
+func (f base) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestARequestWithoutHeadersIsSentWithItsToken(t *testing.T) {
+	t.Parallel()
+	got := ""
+	sent := base(func(r *http.Request) (*http.Response, error) {
+		got = r.Header.Get(fencehttp.Header)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	r := (&http.Request{Method: http.MethodGet}).WithContext(fence.NewContext(bounded(t), fence.Grant{Lock: "billing", Token: 7}))
+	resp, err := fencehttp.Transport{Base: sent}.RoundTrip(r)
+	if err != nil || got != "7" || r.Header != nil {
+		t.Fatalf("%v; it was sent with token %q, and the request has %v", err, got, r.Header)
+	}
+	resp.Body.Close() //nolint:errcheck // it is empty
+}
+
+// Whoever stops waiting for a fence is no outage.
+func TestAClientThatHasGoneIsNotLogged(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	s := newShelf(t, d)
+	conn := d.Conn(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Raise(t.Context(), tx, fence.Grant{Lock: "billing", Token: 7}, "shelf"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/shelf", nil) // whose body is read, since there is none
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "billing"
+	r.Header.Set(fencehttp.Header, "8")
+	gone := make(chan error)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		if err == nil {
+			resp.Body.Close() //nolint:errcheck // it is not read
+		}
+		gone <- err
+	}()
+	d.WaitFor(t, pgtest.Waiting)
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client: %v", err)
+	}
+	s.Close() // and so the request has ended
+	if s.log.Len() > 0 || s.content() != "" {
+		t.Errorf("kept %q, logged %s", s.content(), s.log.String())
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

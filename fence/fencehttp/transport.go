@@ -14,7 +14,8 @@ const Header = "Fencing-Token"
 
 // A Transport puts the token of the grant that a request's context carries (fence.NewContext) into its [Header]. A request
 // whose context carries none is sent as it is, so that the Guard can refuse it; a header that somebody has set by hand stays
-// only then. A grant that cannot be one, or is shared, or whose lease was given up, is an error, and nothing is sent.
+// only then. A grant that cannot be one, or whose lease was given up, is an error, and nothing is sent; so is one of a lock that others
+// hold at the same time, shared or with permits ([fence.ErrShared]): a live holder would be refused after another, and told that it is stale.
 //
 // When the answer is a Guard's refusal of a stale token, the lease of the grant is ended, and the answer is returned as it is.
 // Any number of goroutines may use one.
@@ -33,7 +34,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return base.RoundTrip(r)
 	}
 	err := g.Validate()
-	if err == nil && g.IsShared() {
+	if err == nil && (g.IsShared() || g.Slot > 0) { // the header has no room for a slot
 		err = fmt.Errorf("fencehttp: lock %q: %w: the other side could not tell a stale token", g.Lock, fence.ErrShared)
 	}
 	if err != nil {
@@ -43,6 +44,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r = r.Clone(r.Context()) // a RoundTripper does not change its request
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
 	r.Header.Set(Header, strconv.FormatInt(int64(g.Token), 10))
 	resp, err := base.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusConflict {

@@ -90,10 +90,16 @@ func (l *Lock) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	select {
-	case <-l.done:
-		return l.outcome
-	case <-ctx.Done():
+	for own := true; own; {
+		select {
+		case <-l.done:
+			return l.outcome
+		case <-ctx.Done():
+		}
+		if own = errors.Is(context.Cause(ctx), ErrReleased); own { // or comes from it, and ended with it
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+			defer cancel()
+		}
 	}
 	l.session.cut()
 	<-l.done

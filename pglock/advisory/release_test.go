@@ -33,6 +33,9 @@ func TestReleaseWorksWithAContextThatHasEnded(t *testing.T) {
 	own, cancel := context.WithCancel(l.Context())
 	defer cancel()
 	wantErr(t, "Release with the lock's own context", l.Release(own), nil)
+	l = take(t, c, key)
+	err = c.Do(l.Context(), advisory.Name("b"), func(ctx context.Context) error { return l.Release(ctx) }) // ends a moment later
+	wantErr(t, "Release within another lock", err, nil)
 	if n := locks(t, d); n != 0 {
 		t.Errorf("%d locks are left after Release", n)
 	}
