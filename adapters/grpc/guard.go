@@ -89,7 +89,10 @@ func (g Guard) through(ctx context.Context, method string, req any, next func() 
 		return g.refuse(ctx, method, err)
 	}
 	ran, failed := false, error(nil)
-	err = fence.Tx(ctx, g.DB, grant, resource, func(pgx.Tx) error {
+	err = fence.Tx(ctx, g.DB, grant, resource, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, patient); err != nil {
+			return err
+		}
 		ran, failed = true, next()
 		return failed
 	}, opts...)
@@ -106,6 +109,11 @@ func (g Guard) through(ctx context.Context, method string, req any, next func() 
 	}
 	return nil
 }
+
+// patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.
+const patient = `SELECT pg_catalog.set_config(s, '0', true)
+	FROM pg_catalog.unnest(ARRAY['idle_in_transaction_session_timeout', 'transaction_timeout']) AS s
+	WHERE pg_catalog.current_setting(s, true) <> '0'`
 
 // refuse answers for a call that did not pass.
 func (g Guard) refuse(ctx context.Context, method string, err error) error {

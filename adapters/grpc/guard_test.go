@@ -367,3 +367,35 @@ func TestAGuardWithoutItsPartsPanicsAtOnce(t *testing.T) {
 		}()
 	}
 }
+
+// A limit of the server's on idle or long transactions is not one on handlers.
+func TestTheFenceOutlastsTheLimitsOfTheServer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = 60000', current_database());
+		IF current_setting('transaction_timeout', true) IS NOT NULL THEN
+			EXECUTE format('ALTER DATABASE %I SET transaction_timeout = 60000', current_database());
+		END IF; END $$`)
+	db := &spy{Pool: d.Pool(t)}
+	during := ""
+	s := newShelf(t, db, func(ctx context.Context, _ string) error {
+		const limits = `SELECT current_setting('idle_in_transaction_session_timeout') || ' ' || coalesce(current_setting('transaction_timeout', true), '0')`
+		return db.tx.QueryRow(ctx, limits).Scan(&during)
+	})
+	want(t, "the call", s.put(bounded(t), "-", "7"), "OK")
+	if during != "0 0" {
+		t.Errorf("the limits are %q in the handler", during)
+	}
+}
+
+// A spy keeps the transaction that was begun last.
+type spy struct {
+	*pgxpool.Pool
+	tx pgx.Tx
+}
+
+func (s *spy) BeginTx(ctx context.Context, opts pgx.TxOptions) (_ pgx.Tx, err error) {
+	s.tx, err = s.Pool.BeginTx(ctx, opts)
+	return s.tx, err
+}
