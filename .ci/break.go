@@ -127,6 +127,8 @@ var rules = []rule{
 	{"revoke: it waits for the expiry", kinds, "IF until > clock_timestamp() THEN\n    status := 'revoked';", "IF false THEN\n    status := 'revoked';", locks, "RevokeEnds"},
 	{"revoke: a token is drawn", kinds, "SET token = revoke.token, acquisition = revocation", "SET acquisition = revocation", locks, "RevokeEnds"},
 	{"revoke: a hint renews nothing else", "pglock/keeper.go", "if int64(l.token) == token && l.isRenewed() {\n\t\t\tl.renewAt = k.client.clock.now()", "if int64(l.token) == token {\n\t\t\tl.waiters = append(l.waiters, make(chan error, 1))\n\t\t\tl.renewAt = k.client.clock.now()", locks, "Hint"},
+	{"revoke: whoever has the name alone meanwhile is left alone", kinds, "IF 0 = ANY (mine) OR NOT EXISTS", "IF true OR NOT EXISTS", protocol, "Revocation"},
+	{"revoke: without slot 0 the others get their token", kinds, "IF 0 = ANY (mine) OR NOT EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = 0) THEN", "IF 0 = ANY (mine) THEN", protocol, "Revocation"},
 	{"revoke: another one changes nothing", kinds, "revoked = coalesce(x.revoked, x.acquisition)", "revoked = x.acquisition", locks, "TwoRevocations"},
 	{"revoke: one slot keeps all from others", kinds, "WHERE x.name = lock AND x.revoked IS NOT NULL AND greatest(x.expires_at, x.not_before) > clock_timestamp() ORDER BY 5", "WHERE false AND greatest(x.expires_at, x.not_before) > clock_timestamp() ORDER BY 5", locks, "TwoRevocations"},
 	{"waiting: a mark of another kind goes", "pglock/queue.go", "|| q.waiters[0].config.kind != q.kind {", "{", locks, "GivesUpGoOn"},
