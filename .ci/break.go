@@ -123,7 +123,7 @@ var rules = []rule{
 	{"kinds: a delay of a slot", kinds, "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at + x.delay, x.not_before)", "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at, x.not_before)", protocol, "ADelay"},
 	{"kinds: one name lost is all lost", "pglock/keeper.go", `case a.status == "", a.status == "renewed" && b.status != "renewed",`, `case a.status == "",`, locks, "OneName"},
 	{"kinds: MaxHold", "pglock/lease.go", "if r.maxHold > 0 {", "if false {", locks, "ForgottenLease"},
-	{"kinds: nothing is renewed beyond MaxHold", "pglock/lease.go", "l.final = sent.mono >= last.mono", "l.final = false", locks, "ForgottenLease"},
+	{"kinds: nothing is renewed beyond MaxHold", "pglock/lease.go", "l.final = sent.mono >= last.mono", "l.final = false", locks, "MaxHoldEnds"},
 	{"kinds: what the caller holds is refused", "pglock/reentrant.go", "if !slices.Contains(lc.names, p.name) {", "if true || !slices.Contains(lc.names, p.name) {", locks, "CallerHolds|BecomeAWriter"},
 	{"revoke: renewals are refused", leases, "AND l.acquisition = r.acquisition AND l.token", "AND r.acquisition IN (l.acquisition, l.revoked) AND l.token", locks, "RevokeEnds"},
 	{"revoke: it waits for the expiry", kinds, "IF until > clock_timestamp() THEN\n    status := 'revoked';", "IF false THEN\n    status := 'revoked';", locks, "RevokeEnds"},
