@@ -209,10 +209,13 @@ BEGIN
   SELECT count(*) INTO n FROM pglock.leases x WHERE x.name = lock AND x.expires_at <= clock_timestamp();
   SELECT array_agg(x.slot) INTO mine FROM (SELECT x.slot FROM pglock.leases x WHERE x.name = lock AND x.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED) x;
   IF coalesce(cardinality(mine), 0) < n THEN RETURN; END IF;
-  token := nextval('pglock.fencing_token');
-  IF token <= last THEN token := pglock.move_token(last, false); END IF;
-  UPDATE pglock.leases x SET token = revoke.token, acquisition = revocation, owner = label, granted_at = clock_timestamp(), metadata = NULL
-    WHERE x.name = lock AND x.slot = ANY (mine);
+  -- Unless another has the name alone by now: beside that grant, and the next one of its process, no slot gets a later token.
+  IF 0 = ANY (mine) OR NOT EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = 0) THEN
+    token := nextval('pglock.fencing_token');
+    IF token <= last THEN token := pglock.move_token(last, false); END IF;
+    UPDATE pglock.leases x SET token = revoke.token, acquisition = revocation, owner = label, granted_at = clock_timestamp(), metadata = NULL
+      WHERE x.name = lock AND x.slot = ANY (mine);
+  END IF;
   SELECT max(x.token) INTO token FROM pglock.leases x WHERE x.name = lock;
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = lock) THEN PERFORM pglock.wake(ARRAY[lock]); END IF;
   status := 'done';

@@ -205,6 +205,163 @@ func TestABatchOfReleasesAnswersAsItsPartsDo(t *testing.T) {
 	}
 }
 
+// What comes between the look at a row and its lock is seen under the lock, or by the second look, one by one.
+func TestABatchSeesWhatCameBetweenLookAndLock(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name    string
+		between func(db *pgtest.Database, other *caller)
+		want    string
+	}{
+		{"a change of no account", func(_ *pgtest.Database, other *caller) {
+			other.exec(`UPDATE pglock.leases SET metadata = '{}' WHERE name = 'a'`)
+		}, "granted"},
+		{"a grant", func(_ *pgtest.Database, other *caller) { other.take("a") }, "held"},
+		{"a grant that was released", func(_ *pgtest.Database, other *caller) { other.release(other.take("a")) }, "granted"},
+		{"a grant that is to be kept", func(_ *pgtest.Database, other *caller) {
+			other.release(other.takeWith(ask{name: "a", hold: time.Hour}))
+		}, "kept"},
+		{"readers", func(_ *pgtest.Database, other *caller) { other.takeAs("a", reader) }, "held"},
+		{"a semaphore that nobody has", func(_ *pgtest.Database, other *caller) { other.release(other.takeAs("a", 2)) }, "granted"},
+		{"a revocation", func(_ *pgtest.Database, other *caller) {
+			other.exec(`SELECT pglock.revoke('a', gen_random_uuid(), 'operator', 0, true)`)
+		}, "granted"},
+		{"a prune", func(db *pgtest.Database, other *caller) {
+			db.Age(other.t, "a", 24*time.Hour)
+			want(other.t, "pruned", other.prune("1 hour", 100), 1)
+		}, "granted"},
+		{"a row in the place of one that was deleted", func(_ *pgtest.Database, other *caller) {
+			other.exec(`DELETE FROM pglock.leases WHERE name = 'a'`)
+			other.exec(`VACUUM pglock.leases`) // which frees nothing that the batch may still look at
+			other.take("z")
+			other.take("a")
+		}, "held"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.DB(t)
+			c, other := newCaller(t, db), newCaller(t, db)
+			c.release(c.take("a"))
+			c.release(c.take("b"))
+			hookInto(t, db, beforeBatchLock)
+			a := ask{name: "a", id: newID()}
+			resume := stalled(t, db, c, func() []answer { return c.acquireBatch(a, ask{name: "b"}) })
+			tc.between(db, other)
+			before := one[int64](other, `SELECT coalesce(max(token), 0) FROM pglock.leases WHERE name = 'a'`)
+			got := resume()
+			want(t, "the answer", got[0].status, tc.want)
+			want(t, "the other one", got[1].status, "granted")
+			granted := one[int64](c, `SELECT coalesce(max(token), 0) FROM pglock.leases WHERE name = 'a' AND acquisition = $1`, a.id)
+			if tc.want != "granted" {
+				want(t, "the token of a grant", granted, 0)
+			} else if want(t, "the stored token", granted, got[0].token); granted <= before {
+				t.Errorf("token %d after %d", granted, before)
+			}
+		})
+	}
+}
+
+func TestABatchOfReleasesSeesWhatCameBetweenLookAndLock(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name    string
+		between func(db *pgtest.Database, other *caller, g grant)
+		want    string
+	}{
+		{"a renewal", func(_ *pgtest.Database, other *caller, g grant) { want(other.t, "renewal", other.renew(g), "renewed") }, "released"},
+		{"the same release", func(_ *pgtest.Database, other *caller, g grant) {
+			want(other.t, "release", other.release(g), "released")
+		}, "gone"},
+		{"another's grant", func(db *pgtest.Database, other *caller, _ grant) {
+			db.Age(other.t, "a", time.Minute)
+			other.take("a")
+		}, "gone"},
+		{"a revocation", func(_ *pgtest.Database, other *caller, _ grant) {
+			other.exec(`SELECT pglock.revoke('a', gen_random_uuid(), 'operator', 0, true)`)
+		}, "gone"},
+		{"a deletion", func(_ *pgtest.Database, other *caller, _ grant) {
+			other.exec(`DELETE FROM pglock.leases WHERE name = 'a'`)
+		}, "gone"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.DB(t)
+			c, other := newCaller(t, db), newCaller(t, db)
+			a, b := c.take("a"), c.take("b")
+			hookInto(t, db, beforeBatchEnd)
+			const sql = `SELECT string_agg(r.status, ' ' ORDER BY r.ord) FROM pglock.release(ARRAY['a', 'b'], ARRAY[$1, $2]::uuid[]) r`
+			resume := stalled(t, db, c, func() string { return one[string](c, sql, a.id, b.id) })
+			tc.between(db, other, a)
+			const present = `SELECT coalesce(max(l::text), '') FROM pglock.leases l WHERE name = 'a'`
+			before := one[string](other, present)
+			want(t, "the answers", resume(), tc.want+" released")
+			if tc.want == "gone" {
+				want(t, "what another has", one[string](other, present), before)
+			} else {
+				want(t, "the next", other.try("a"), "granted")
+			}
+		})
+	}
+}
+
+// A plan that was made when there were few leases may be in use when there are many, before anybody has counted them again.
+func TestABatchReadsNoMoreThanItsRows(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, pgtest.DB(t))
+	c.exec(`ALTER TABLE pglock.leases SET (autovacuum_enabled = off)`)
+	const add = `INSERT INTO pglock.leases (name) SELECT 'n' || n FROM generate_series($1::int, $2) n`
+	names := one[[]string](c, `SELECT array_agg('n' || n) FROM generate_series(1, 10) n`)
+	const reads = `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relid = 'pglock.leases'::regclass`
+	ids := make([]string, len(names))
+	verb := func(status, sql string, args ...any) (read int) {
+		c.begin()
+		defer c.commit()
+		before := one[int](c, reads)
+		want(t, "rows that are "+status, one[int](c, `SELECT count(*) FROM pglock.`+sql+` WHERE status = '`+status+`'`, append([]any{names, ids}, args...)...), 10)
+		return one[int](c, reads) - before
+	}
+	round := func(most int) {
+		for i := range ids {
+			ids[i] = newID()
+		}
+		granted := verb("granted", `acquire($1, $2::text[]::uuid[], 'me', array_fill(30000000::bigint, ARRAY[10]))`)
+		tokens := one[[]int64](c, `SELECT array_agg(token ORDER BY acquisition) FROM pglock.leases WHERE expires_at > 'epoch'`)
+		renewed := verb("renewed", `renew($1, $2::text[]::uuid[], $3)`, tokens)
+		released := verb("released", `release($1, $2::text[]::uuid[])`)
+		if most > 0 && max(granted, renewed, released) > most {
+			t.Errorf("of 20,000 leases %d were read to grant ten of them, %d to renew and %d to release them", granted, renewed, released)
+		}
+	}
+	c.exec(add, 1, 100)
+	c.exec(`ANALYZE pglock.leases`)
+	for range 8 { // from the sixth on it is one plan for all calls
+		round(0)
+	}
+	c.exec(add, 101, 20_000)
+	round(1000)
+}
+
+// The names are those that the database makes of them: where the sequence fell behind, the token that was mended goes into the row that
+// was granted, whatever shape the arrays have.
+func TestABatchMendsNoOtherToken(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, pgtest.DB(t))
+	held := c.take("held")
+	before := c.row("held")
+	for name, names := range map[string]string{"from 0": `[0:1]={from 0,held}`, "nested": `{{nested},{held}}`} {
+		c.release(c.take(name))
+		c.exec(`UPDATE pglock.leases SET token = token + 1000000 WHERE name = $1`, name)
+		id := newID()
+		token := one[int64](c, `SELECT max(token) FROM pglock.acquire($1::text::text[], ARRAY[$2, $3]::uuid[], 'me', ARRAY[30000000, 30000000]) WHERE status = 'granted'`,
+			names, id, newID())
+		want(t, name+": the stored token", one[int64](c, `SELECT token FROM pglock.leases WHERE acquisition = $1`, id), token)
+		want(t, name+": another's lease", c.row("held"), before)
+	}
+	want(t, "its renewal", c.renew(held), "renewed")
+}
+
 // A row that somebody has locked is none of the batch's, and holds up nobody else.
 func TestABatchOfReleasesPassesByALockedRow(t *testing.T) {
 	t.Parallel()

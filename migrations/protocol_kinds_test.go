@@ -461,6 +461,35 @@ func TestLosingCostsNothingForAnyKind(t *testing.T) {
 	}
 }
 
+// Whoever is granted the name alone while a revocation waits is left alone: the token that the revocation answers is that one's, and
+// no slot gets a later one, not even while that process hands the name on, which others see only once it is committed.
+func TestARevocationLeavesTheNextHolderAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, next := newCaller(t, db), newCaller(t, db)
+	c.release(c.takeAs("a", reader))
+	c.takeAs("a", alone)
+	const revoke = `SELECT status || ' ' || coalesce(token, 0) FROM pglock.revoke('a', $1, 'operator', 0, $2)`
+	id := newID()
+	want(t, "the first answer", strings.Fields(one[string](c, revoke, id, true))[0], "revoked")
+	db.Age(t, "a", time.Minute)
+	held := next.takeAs("a", alone)
+	next.begin()
+	want(t, "the hand-over", one[string](next, `SELECT string_agg(status, ' ') FROM pglock.exchange(ARRAY['a'], ARRAY[$1::uuid], NULL, NULL,
+		ARRAY['a'], ARRAY[$2::uuid], 'next', ARRAY[30000000], NULL, NULL, 0)`, held.id, newID()), "released granted")
+	want(t, "the last answer", one[string](c, revoke, id, false), fmt.Sprint("done ", held.token))
+	next.commit()
+	want(t, "slots with a later token than the holder's", one[int](c, `SELECT count(*) FROM pglock.leases l
+		WHERE token > (SELECT token FROM pglock.leases WHERE name = 'a' AND slot = 0)`), 0)
+
+	// Where slot 0 was deleted by hand, the others still get theirs.
+	g := c.takeAs("b", reader)
+	c.exec(`DELETE FROM pglock.leases WHERE name = 'b' AND slot = 0`)
+	c.lapse(g)
+	want(t, "without slot 0", one[string](c, `SELECT status FROM pglock.revoke('b', $1, 'operator', 0, true)`, newID()), "done")
+	want(t, "its renewal", c.renew(g), "taken")
+}
+
 // An operator with psql needs one call. It commits on the way, since the holder is to know at once.
 func TestOneCallRevokesToTheEnd(t *testing.T) {
 	t.Parallel()

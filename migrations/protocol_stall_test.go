@@ -21,9 +21,11 @@ END $$`
 
 // The places.
 var (
-	beforeGrantLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED", "AND public.stall() FOR UPDATE SKIP LOCKED"}
-	beforeRenewLock   = place{"pglock.renew", "FOR NO KEY UPDATE OF l SKIP LOCKED", "AND public.stall() FOR NO KEY UPDATE OF l SKIP LOCKED"}
+	beforeGrantLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED) free", "AND public.stall() FOR UPDATE SKIP LOCKED) free"}
+	beforeBatchLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED) x", "AND public.stall() FOR UPDATE SKIP LOCKED) x"}
+	beforeRenewLock   = place{"pglock.renew", "FOR NO KEY UPDATE SKIP LOCKED", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED"}
 	beforeReleaseLock = place{"pglock.release", "FOR NO KEY UPDATE SKIP LOCKED) mine", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED) mine"}
+	beforeBatchEnd    = place{"pglock.release", "FOR NO KEY UPDATE SKIP LOCKED) x", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED) x"}
 	beforeClaimLock   = place{"pglock.claim", "IF kind <> 0 AND was = kind THEN", "PERFORM public.stall(); IF kind <> 0 AND was = kind THEN"}
 	beforePruneLock   = place{"pglock.prune", "LIMIT most FOR UPDATE SKIP LOCKED) x;", "AND public.stall() LIMIT most FOR UPDATE SKIP LOCKED) x;"}
 	beforePlant       = place{"pglock.plant", "BEGIN", "BEGIN PERFORM public.stall();"}

@@ -73,7 +73,22 @@ func (s *stress) enough(t *testing.T) error {
 	if n := s.handOvers(t); s.stalls == 0 || s.kills == 0 || n == 0 {
 		err = errors.Join(err, fmt.Errorf("%d stalls, %d backends killed and %d hand-overs, want some of each", s.stalls, s.kills, n))
 	}
+	if n := s.batches(t); n < s.leastBatches {
+		err = errors.Join(err, fmt.Errorf("%d batches, want %d", n, s.leastBatches))
+	}
 	return err
+}
+
+// batches counts the transactions in which several names were granted.
+func (s *stress) batches(t *testing.T) (n int) {
+	t.Helper()
+	err := s.admin.QueryRow(context.WithoutCancel(t.Context()), `SELECT count(*) FROM (SELECT FROM
+		(SELECT DISTINCT ON (name, slot, token) xmin::text, name, expires_at, recorded_at FROM pglock.lease_history ORDER BY name, slot, token, serial) first
+		WHERE expires_at > recorded_at GROUP BY xmin HAVING count(DISTINCT name) > 1) batch`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // handOvers counts the grants that came in one transaction with the release before them.
@@ -99,8 +114,8 @@ func (s *stress) check(t *testing.T) {
 	})
 	all := len(report.Violations)
 	report.Violations = slices.DeleteFunc(report.Violations, func(v history.Violation) bool { return s.pauses.explain(h, v) || overtaken(h, v) })
-	t.Logf("%+v; %d hand-overs, %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d names deleted or pruned; %d violations explained",
-		report.Stats, s.handOvers(t), s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
+	t.Logf("%+v; %d batches, %d hand-overs, %d cuts, %d stalls, %d replies to lose, %d backends killed, %d rude locks, %d names deleted or pruned; %d violations explained",
+		report.Stats, s.batches(t), s.handOvers(t), s.cuts, s.stalls, s.lostReplies, s.kills, s.rudeLocks, s.deletions, all-len(report.Violations))
 	if err := report.Err(); err != nil {
 		t.Errorf("PGLOCK_SEED=%d: %v\nthe history is in %s", s.seed, err, keep(t, h, s.seed))
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -51,6 +52,17 @@ func TestRandomFaultsBreakNoGuarantee(t *testing.T) {
 	s.run(t, length)
 }
 
+// Few processes ask for many names, so that most are granted and released several at a time, under the same faults.
+func TestRandomFaultsBreakNoBatch(t *testing.T) {
+	seed, length := stressSettings(t)
+	t.Logf("PGLOCK_SEED=%d, %v", seed, length)
+	s := newStress(t, seed, 3, strings.Split("abcdefghijklmnopqrstuvwxyz", ""), (*stressWorker).turn)
+	s.least, s.leastBatches, s.goroutines = stressLeast, 50, 40
+	s.remove = `DELETE FROM pglock.leases WHERE name = $1`
+
+	s.run(t, length)
+}
+
 // run disturbs the clients for so long, and for as long as it takes that enough happens; then it judges.
 func (s *stress) run(t *testing.T, length time.Duration) {
 	t.Helper()
@@ -87,10 +99,12 @@ func stressSettings(t *testing.T) (seed uint64, length time.Duration) {
 
 // A stress is one run: the clients on their hosts, and who disturbs them.
 type stress struct {
-	names  []string // of the locks
-	turn   turn
-	least  history.Stats
-	remove string // takes idle or all rows of a name away
+	names        []string // of the locks
+	goroutines   int      // of each client
+	turn         turn
+	least        history.Stats
+	leastBatches int
+	remove       string // takes idle or all rows of a name away
 
 	seed   uint64
 	rand   *rand.Rand // of the test's goroutine, which disturbs
@@ -109,7 +123,7 @@ type turn func(w *stressWorker, ctx context.Context, owner string)
 
 func newStress(t *testing.T, seed uint64, hosts int, names []string, f turn) *stress {
 	t.Helper()
-	s := &stress{names: names, turn: f, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), db: pgtest.DB(t), pauses: watchPauses(t), granted: make(chan struct{}, 1000)}
+	s := &stress{names: names, goroutines: stressGoroutines, turn: f, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), db: pgtest.DB(t), pauses: watchPauses(t), granted: make(chan struct{}, 1000)}
 	s.admin = s.db.Conn(t)
 	s.exec(t, history.InstallLog("pglock"))
 	s.exec(t, stressTables)
@@ -127,7 +141,7 @@ func (s *stress) start(t *testing.T) (stop func()) {
 	for i, host := range s.hosts {
 		for n := range stressClientsPerHost {
 			source := rand.NewPCG(s.seed, uint64(1+i*stressClientsPerHost+n))
-			w := &stressWorker{t: t, names: s.names, task: s.turn, host: host, name: fmt.Sprintf("%s/%d", host.name, n), rand: rand.New(source), granted: s.granted}
+			w := &stressWorker{t: t, names: s.names, goroutines: s.goroutines, task: s.turn, host: host, name: fmt.Sprintf("%s/%d", host.name, n), rand: rand.New(source), granted: s.granted}
 			wg.Go(func() { w.run(ctx) })
 		}
 	}

@@ -44,13 +44,14 @@ func newStressHost(t *testing.T, d *pgtest.Database, i int) *stressHost {
 
 // A stressWorker uses one client after the other, and each for some locks.
 type stressWorker struct {
-	t      *testing.T
-	names  []string
-	task   turn
-	host   *stressHost
-	name   string
-	rand   *rand.Rand
-	client *pglock.Client
+	t          *testing.T
+	names      []string
+	goroutines int
+	task       turn
+	host       *stressHost
+	name       string
+	rand       *rand.Rand
+	client     *pglock.Client
 
 	granted chan<- struct{}
 }
@@ -71,7 +72,7 @@ func (w *stressWorker) live(ctx context.Context, owner string) {
 	w.client = c
 	turns := 1 + w.rand.IntN(200)
 	var all sync.WaitGroup
-	for range stressGoroutines { // of one process: locks are handed over between them
+	for range w.goroutines { // of one process: locks are handed over between them
 		one := *w
 		one.rand = rand.New(rand.NewPCG(w.rand.Uint64(), 0))
 		all.Go(func() {
