@@ -23,7 +23,7 @@ func TestKillLosesWhatWasNotFlushed(t *testing.T) {
 		t.Errorf("wal_writer_delay = %s", delay)
 	}
 	execute(t, s, `SET synchronous_commit = local; CREATE TABLE numbers AS SELECT 1 AS n`)
-	writer := one[int](t, s, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`)
+	writer := writerOf(t, s)
 	if err := s.FreezeProcess(writer); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestKillOfOneProcessRestartsTheOthers(t *testing.T) {
 	}
 	const start = `SELECT pg_postmaster_start_time()`
 	before := one[time.Time](t, s, start)
-	writer := one[int](t, s, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`)
+	writer := writerOf(t, s)
 	if err := s.KillProcess(writer); err != nil {
 		t.Fatal(err)
 	}
@@ -101,4 +101,15 @@ func TestADumpMakesTheDatabaseAgain(t *testing.T) {
 	if n := one[int](t, s, `SELECT n FROM public.numbers`); n != 4711 {
 		t.Errorf("n = %d, want 4711", n)
 	}
+}
+
+// writerOf is a process beside the sessions, which a server that has just started may not have yet.
+func writerOf(t *testing.T, s *pgtemp.Server) (pid int) {
+	t.Helper()
+	eventually(t, "the server to have a walwriter", func() (ok bool) {
+		var err error
+		pid, err = ask[int](t.Context(), s, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`)
+		return err == nil
+	})
+	return pid
 }
