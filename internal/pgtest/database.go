@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ type Database struct {
 
 	guard, asNew string // what it was like when it was new, with the token
 	token        int64
-	spoiled      bool // it is of no use to another test
+	spoiled      atomic.Bool // it is of no use to another test
 }
 
 // Empty returns a new, empty database on the shared server. It is dropped when the test ends, or with the server if that is
@@ -35,7 +36,7 @@ func Empty(t testing.TB) *Database {
 	t.Helper()
 	s := shared.get(t)
 	d := copyOf(t, s, "template1")
-	d.spoiled = true
+	d.spoiled.Store(true)
 	return d
 }
 

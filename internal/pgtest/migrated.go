@@ -23,7 +23,7 @@ func DB(t testing.TB) *Database {
 	d := Copy(t)
 	d.ownGuard(t)
 	d.remember(t)
-	d.spoiled = false
+	d.spoiled.Store(false)
 	return d
 }
 
@@ -37,7 +37,7 @@ func Copy(t testing.TB) *Database {
 		t.Fatalf("pgtest: make the template: %v", err)
 	}
 	d := copyOf(t, s, template)
-	d.spoiled = true
+	d.spoiled.Store(true)
 	return d
 }
 

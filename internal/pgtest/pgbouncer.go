@@ -39,7 +39,7 @@ server_login_retry = 1
 // the program is not installed ("pgbouncer" in PGLOCK_TEST_REQUIRE). Settings are further lines of its configuration.
 func PgBouncer(t testing.TB, d *Database, settings ...string) (url string) {
 	t.Helper()
-	d.spoiled = true
+	d.spoiled.Store(true)
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		program, err = exec.LookPath("/usr/sbin/pgbouncer") // Debian's place, not on everybody's PATH

@@ -48,7 +48,7 @@ func (d Direction) each() []Direction {
 // side has no TLS.
 func NewProxy(t testing.TB, d *Database) *Proxy {
 	t.Helper()
-	d.spoiled = true
+	d.spoiled.Store(true)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)

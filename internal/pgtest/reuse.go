@@ -49,7 +49,7 @@ func (i *idle) close() error {
 
 // leave ends a test's use of its database.
 func (d *Database) leave(t testing.TB) {
-	if !t.Failed() && !d.spoiled && d.renew() {
+	if !t.Failed() && !d.spoiled.Load() && d.renew() {
 		shared.idle.put(d)
 		return
 	}

@@ -13,7 +13,7 @@ import (
 // "application_name = 'x'" or "true", waits until they are gone, and returns how many there were.
 func (d *Database) KillBackends(t testing.TB, where string) int {
 	t.Helper()
-	d.spoiled = true
+	d.spoiled.Store(true)
 	return Query[int](t, d, fmt.Sprintf(`SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, %d)) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND (%s)`,
 		patience.Milliseconds()/2, where))
