@@ -12,8 +12,9 @@ import (
 
 // UnaryClient is a grpc.UnaryClientInterceptor. It puts the token of the grant that a call's context carries (fence.NewContext)
 // into its metadata, under [Key]. A call whose context carries none is sent as it is, so that the Guard can refuse it; metadata
-// that somebody has set by hand stays only then. A grant that cannot be one, or is shared, or whose lease was given up, is an
-// error, and nothing is sent.
+// that somebody has set by hand stays only then. A grant that cannot be one, or whose lease was given up, is an error, and nothing is
+// sent; so is one of a lock that others hold at the same time, shared or with permits (fence.ErrShared): a live holder would be
+// refused after another, and told that it is stale.
 //
 // When the answer is a Guard's refusal of the token as stale, the lease of the grant is ended. The error then matches
 // fence.ErrStale, and has a *fence.StaleError, besides the status.
@@ -63,7 +64,7 @@ func send(ctx context.Context, g fence.Grant) (context.Context, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
 	}
-	if g.IsShared() {
+	if g.IsShared() || g.Slot > 0 { // the metadata have no room for a slot
 		return nil, fmt.Errorf("fencegrpc: lock %q: %w: the other side could not tell a stale token", g.Lock, fence.ErrShared)
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)

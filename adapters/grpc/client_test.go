@@ -119,6 +119,7 @@ func TestNothingIsSentUnderWhatIsNoGrant(t *testing.T) {
 	}{
 		"no token": {fence.Grant{Lock: "billing"}, fence.ErrNoToken},
 		"shared":   {good.AsShared(), fence.ErrShared},
+		"a permit": {fence.Grant{Lock: "billing", Slot: 1, Token: 7}, fence.ErrShared},
 		"given up": {good.While(func() error { return released }), released},
 	} {
 		ctx := fence.NewContext(bounded(t), x.grant)

@@ -27,7 +27,7 @@ type Database struct {
 
 	guard, asNew string // what it was like when it was new, with the token
 	token        int64
-	spoiled      atomic.Bool // it is of no use to another test
+	spoiled      atomic.Bool // it is of no use to another test; subtests say so side by side
 }
 
 // Empty returns a new, empty database on the shared server. It is dropped when the test ends, or with the server if that is
