@@ -141,7 +141,7 @@ var rules = []rule{
 	{"revoke: an acquisition of a slot that was revoked is over", kinds, "x.name = ANY (names) AND id IN (x.acquisition, x.revoked);", "x.name = ANY (names) AND x.acquisition = id;", protocol, "RepeatedAcquisition"},
 	{"waiting: the release of a slot locks the gate", leases, "x.slot = 0 FOR SHARE SKIP LOCKED;\n      END IF;", "x.slot = 0;\n      END IF;", protocol, "MakesRoom"},
 	{"waiting: of two releases one sees that it is the last", leases, "x.slot = 0 FOR NO KEY UPDATE SKIP LOCKED;\n      ELSE", "x.slot = 0 FOR SHARE SKIP LOCKED;\n      ELSE", protocol, "MakesRoom"},
-	{"waiting: a writer behind readers keeps its mark", waiting, "EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;", "EXIT WHEN NOT FOUND;", protocol, "MakesRoom"},
+	{"waiting: a writer behind readers keeps its mark", waiting, "EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed.client IS NOT NULL;", "EXIT WHEN NOT FOUND;", protocol, "MakesRoom"},
 	{"waiting: readers pass when the writer before them gives up", waiting, "IF woken OR NOT FOUND OR kind = 0 AND EXISTS", "IF woken OR NOT FOUND OR false AND EXISTS", protocol, "MakesRoom"},
 	{"waiting: what is held wakes nobody", waiting, "EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));", "", protocol, "WakingForAHeld"},
 	{"waiting: a mark out of date is passed over", waiting, "x.name = names[k] AND x.until > clock_timestamp()\n          AND (x.fair", "x.name = names[k]\n          AND (x.fair", protocol, "WaiterThatDied"},

@@ -206,7 +206,7 @@ END $$;
 
 -- Grants locks. One answer for each input:
 --   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives: that is
---                 a pure read
+--                 a pure read, but for what was bequeathed, which gets its TTL from now on
 --   held          token, owner, since, remaining_us of who is in the way; nothing was written
 --   kept          the same of who was the last: nobody holds it, and it is kept from others for remaining_us
 --   other_kind    the same of who holds it as what it is: slot says what that is, as kinds does
@@ -230,7 +230,7 @@ CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, tt
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE cap bigint; lock text; last bigint; first int := 1; waiting int[]; done boolean[];
+DECLARE cap bigint; lock text; last bigint; first int := 1; waiting int[]; heirs int[]; done boolean[]; plain boolean;
 BEGIN
   label := left(label, 1000);
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
@@ -304,7 +304,8 @@ BEGIN
         EXIT;
       END IF;
       SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
-                  WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
+                  WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at <= clock_timestamp() THEN 'spent'
+                    WHEN x.expires_at < x.granted_at + x.ttl THEN 'bequeathed' ELSE 'granted' END
                   WHEN x.revoked = acquisitions[k] THEN 'spent'
                   WHEN ttls_us[k] > cap THEN 'ttl_too_long'
                   WHEN x.permits <> 0 THEN 'slots'
@@ -334,18 +335,39 @@ BEGIN
     ELSIF status = 'ttl_too_long' THEN
       remaining_us := cap;
     END IF;
-    IF waits[k] > 0 AND status IN ('held', 'kept', 'retry') THEN
-      waiting := waiting || k;                           -- below: a mark need not be durable, and a grant must
+    IF status = 'bequeathed' THEN
+      heirs := heirs || k;                               -- below: this need not be durable, and a grant must
+      CONTINUE;
+    ELSIF waits[k] > 0 AND status IN ('held', 'kept', 'retry') THEN
+      waiting := waiting || k;                           -- nor a mark
       CONTINUE;
     ELSIF waits[k] > 0 AND status = 'granted' THEN
       PERFORM pglock.wait_over(names[k], client);
     END IF;
     RETURN NEXT;
   END LOOP;
+  -- The bequest was durable. Its longer time is that of a renewal, which may be lost in a crash: nothing is granted after one until that
+  -- has run out.
+  slot := 0;
+  IF heirs IS NOT NULL AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
+  FOREACH ord IN ARRAY coalesce(heirs, '{}') LOOP
+    UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl
+      FROM (SELECT x.ctid AS at FROM pglock.leases x WHERE x.name = names[ord] AND x.slot = 0 AND x.acquisition = acquisitions[ord]
+              AND x.expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED) mine
+      WHERE l.ctid = mine.at
+      RETURNING 'granted', l.token, l.owner, l.granted_at, extract(epoch FROM l.ttl) * 1000000 INTO status, token, owner, since, remaining_us;
+    IF NOT FOUND THEN
+      status := 'retry'; token := 0; owner := ''; since := NULL; remaining_us := 0;
+    ELSIF waits[ord] > 0 AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[ord] AND w.client = acquire.client) THEN
+      PERFORM pglock.wait_over(names[ord], client);      -- marked once more, at the same moment
+    END IF;
+    RETURN NEXT;
+  END LOOP;
   FOREACH ord IN ARRAY coalesce(waiting, '{}') LOOP
+    plain := (kinds[ord] <> 0 OR holds_us[ord] > 0 OR delays_us[ord] > 0 OR metas[ord] IS NOT NULL) IS NOT TRUE;
     SELECT m.status, m.token, m.owner, m.since, m.remaining_us INTO status, token, owner, since, remaining_us
-      FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord]) m;
-    slot := 0;
+      FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord], CASE WHEN plain THEN acquisitions[ord:ord] END, label,
+        ttls_us[ord:ord]) m;
     RETURN NEXT;
   END LOOP;
 END $$;
@@ -395,7 +417,7 @@ CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boole
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE place int; alone boolean; done boolean[]; said text;
+DECLARE place int; alone boolean; done boolean[]; said text; durability text := current_setting('synchronous_commit');
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM pglock.need_read_committed(); END IF;
   IF deferred AND pg_current_xact_id_if_assigned() IS NULL THEN said := set_config('synchronous_commit', 'off', true); END IF;
@@ -448,7 +470,7 @@ BEGIN
     RETURN NEXT;
   END LOOP;
   IF rouse AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (names)) THEN
-    PERFORM pglock.wake(names);
+    PERFORM pglock.wake(names, durability);
     RETURN QUERY SELECT r.ord::int, 'awaited' FROM unnest(names) WITH ORDINALITY AS r(name, ord)
       WHERE EXISTS (SELECT FROM pglock.waits w WHERE w.name = r.name AND w.until > clock_timestamp());
   END IF;

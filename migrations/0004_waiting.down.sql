@@ -1,2 +1,2 @@
-DROP FUNCTION pglock.exchange, pglock.unmark, pglock.wait_over, pglock.mark, pglock.wake;
+DROP FUNCTION pglock.exchange, pglock.unmark, pglock.wait_over, pglock.mark, pglock.wake, pglock.bequeath;
 DROP TABLE pglock.waits;

@@ -3,9 +3,15 @@
 -- written without waiting for the disk.
 --
 -- A waiter has one mark for each name and process, and a channel of its own to LISTEN on. A release notifies the channel of the mark
--- that is oldest: one is woken and not all. No mark, no NOTIFY, which would serialize commits. A mark stays until its owner is
--- granted the lock or gives up, so that whoever was woken and finds that another was faster has not lost its turn. The next
--- release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for three seconds is passed over.
+-- that is oldest: one is woken and not all. No mark, no NOTIFY, which would serialize commits.
+--
+-- A mark can say what its owner will ask for. Then the release grants it that, in its own transaction: a bequest, for three seconds or
+-- the TTL if that is less. Who is woken asks for the same acquisition, finds it granted, and the lease gets all of its time: see acquire.
+-- So a lock that is wanted goes from one process to the next with one flush, and in order. A bequest that nobody fetches runs out.
+--
+-- Any other mark stays until its owner is granted the lock or gives up, so that whoever was woken and finds that another was faster has
+-- not lost its turn. The next release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for
+-- three seconds is passed over.
 --
 -- A fair mark is a place in a queue as well: whoever else waits fairly is told not to ask before it.
 
@@ -18,11 +24,38 @@ CREATE UNLOGGED TABLE pglock.waits (
   fair   boolean NOT NULL,
   kind   int NOT NULL DEFAULT 0,                          -- what it waits for, as acquire has it
   woken  boolean NOT NULL DEFAULT false,                  -- a release has notified it, and it has not marked its wait anew
+  acquisition uuid,                                       -- what a release grants it, with the label and the TTL; NULL: it is only woken
+  owner  text,
+  ttl    interval,
   PRIMARY KEY (name, client)
 );
 
--- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader.
-CREATE FUNCTION pglock.wake(names text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Grants the mutex that a mark waits for to its owner, if this transaction has just freed it, and says whether it did. The rules are
+-- those of acquire.
+CREATE FUNCTION pglock.bequeath(m pglock.waits) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE drawn bigint; last bigint;
+BEGIN
+  UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = m.acquisition, owner = m.owner, granted_at = clock_timestamp(),
+    ttl = m.ttl, expires_at = clock_timestamp() + least(m.ttl, interval '3 s'), not_before = 'epoch', delay = '0', metadata = NULL, revoked = NULL
+    FROM (SELECT x.ctid AS at, x.token FROM pglock.leases x, pglock.guard_now g
+            WHERE x.name = m.name AND x.slot = 0 AND x.permits = 0 AND x.expires_at = 'epoch' AND x.not_before <= clock_timestamp()
+              AND x.acquisition IS DISTINCT FROM m.acquisition AND x.revoked IS DISTINCT FROM m.acquisition
+              AND g.no_grants_before <= clock_timestamp() AND NOT g.other AND m.ttl BETWEEN interval '100 ms' AND g.cap_us * interval '1 us'
+            FOR UPDATE OF x SKIP LOCKED) free
+    WHERE l.ctid = free.at
+    RETURNING l.token, free.token INTO drawn, last;
+  IF NOT FOUND THEN RETURN false; END IF;
+  IF drawn <= last THEN                                  -- a sequence that fell behind is moved, not obeyed
+    drawn := pglock.move_token(last, false);
+    UPDATE pglock.leases x SET token = drawn WHERE x.name = m.name AND x.slot = 0;
+  END IF;
+  DELETE FROM pglock.waits w WHERE w.name = m.name AND w.client = m.client;
+  RETURN true;
+END $$;
+
+-- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
+-- synchronous_commit was when the transaction began, and is given where the names may be bequeathed: a grant is durable.
+CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE m pglock.waits; passed pglock.waits;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
@@ -30,11 +63,16 @@ BEGIN
     passed := NULL;
     LOOP
       SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
-          AND (x.fair OR NOT x.woken) AND (passed IS NULL OR (x.since, x.client) > (passed.since, passed.client))
+          AND (x.fair OR NOT x.woken) AND (passed.client IS NULL OR (x.since, x.client) > (passed.since, passed.client))
         ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
-      EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed IS NOT NULL;
+      EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed.client IS NOT NULL;
       EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
-      UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
+      IF durability IS NOT NULL AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
+          AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
+        PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
+      ELSE
+        UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
+      END IF;
       PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
       EXIT WHEN m.kind >= 0;
       passed := m;
@@ -46,12 +84,13 @@ END $$;
 --   marked   it is held, for remaining_us unless that changes: a release will wake this client
 --   marked_kept  the same, where nobody holds it, and it is kept from others for remaining_us
 --   queued   it is not, but whoever came before is to have it, and may take remaining_us
---   retry    it is free, or its row is locked just now: ask for it, soon. Nothing was marked
+--   retry    it is free, or its row is locked just now, or it was bequeathed to this very acquisition: ask for it, soon. Nothing was marked
 -- A release locks the row before it looks for marks, and a mark is made under a lock on the row: so a release that does not see
 -- the mark has committed, or is met here. A release or a renewal that comes meanwhile asks again, at once. A mark that is there
 -- already is only looked at, and so is the row: nothing is written before half of its time is over. Where several may hold the name,
--- the row is slot 0, which the release of a slot share-locks.
-CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boolean[], kinds int[] DEFAULT NULL)
+-- the row is slot 0, which the release of a slot share-locks. acquisitions, label and ttls_us are what a release may grant.
+CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boolean[], kinds int[] DEFAULT NULL, acquisitions uuid[] DEFAULT NULL,
+  label text DEFAULT NULL, ttls_us bigint[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -61,9 +100,14 @@ BEGIN
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
     ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; wanted := coalesce(kinds[k], 0);
+    IF EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]) THEN
+      status := 'retry'; remaining_us := 0;
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
     SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = names[k] AND x.client = mark.client AND x.wait = waits[k]
       AND x.fair = fairs[k] AND x.kind = wanted AND x.until > clock_timestamp();
-    placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s';
+    placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s' AND mine.acquisition IS NOT DISTINCT FROM acquisitions[k];
     IF wanted <> 0 OR EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.permits <> 0) THEN
       PERFORM FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND NOT placed FOR NO KEY UPDATE SKIP LOCKED;
       IF FOUND OR placed THEN
@@ -86,9 +130,11 @@ BEGIN
     IF status = 'retry' AND mine.woken AND NOT fairs[k] THEN  -- it has its turn still
       UPDATE pglock.waits w SET woken = false, until = clock_timestamp() + interval '1 minute' WHERE w.name = names[k] AND w.client = mark.client;
     ELSIF status <> 'retry' AND NOT placed THEN
-      INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind)
-        VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted)
+      INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind, acquisition, owner, ttl)
+        VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted, acquisitions[k],
+          left(label, 1000), ttls_us[k] * interval '1 us')
         ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, kind = excluded.kind, woken = false,
+          acquisition = excluded.acquisition, owner = excluded.owner, ttl = excluded.ttl,
           since = CASE WHEN w.until > clock_timestamp() AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN w.since
             ELSE excluded.since END;
     END IF;
@@ -110,16 +156,27 @@ $$;
 
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
 -- meanwhile, with or without a mark that is left, passes that on; who wanted the name alone lets the readers behind it pass.
-CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[]) RETURNS void
+-- Where an acquisition is given, a mark that would have it granted is left to the next one in the process, and does that no more.
+-- It answers which marks were not there, or in another's hands: what they would have had granted may be granted.
+CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[], acquisitions uuid[] DEFAULT NULL) RETURNS TABLE (ord int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE woken boolean; kind int;
+DECLARE woken boolean; kind int; there boolean;
 BEGIN
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
+    IF acquisitions[k] IS NOT NULL THEN
+      UPDATE pglock.waits w SET acquisition = NULL
+        FROM (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.acquisition = acquisitions[k] FOR UPDATE SKIP LOCKED) mine
+        WHERE w.name = names[k] AND w.client = unmark.client;
+      IF NOT FOUND THEN ord := k; RETURN NEXT; END IF;
+      CONTINUE;
+    END IF;
     DELETE FROM pglock.waits w
       USING (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.wait = waits[k] FOR UPDATE SKIP LOCKED) mine
       WHERE w.name = names[k] AND w.client = unmark.client RETURNING w.woken, w.kind INTO woken, kind;
-    IF woken OR NOT FOUND OR kind = 0 AND EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.kind = -1) THEN
+    there := FOUND;
+    IF NOT there THEN ord := k; RETURN NEXT; END IF;
+    IF woken OR NOT there OR kind = 0 AND EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.kind = -1) THEN
       PERFORM pglock.wake(names[k:k]);
     END IF;
     DELETE FROM pglock.waits w
@@ -137,10 +194,11 @@ CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], u
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int, ended boolean, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
+DECLARE durability text := current_setting('synchronous_commit');
 BEGIN
   RETURN QUERY SELECT r.ord, r.status, NULL::bigint, NULL, NULL::timestamptz, NULL::bigint, NULL::int, true, false
     FROM pglock.release(ended_names, ended_acquisitions, false, unheld, false, ended_slots) r;
   RETURN QUERY SELECT a.*, false, a.status = 'granted' AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[a.ord] AND w.until > clock_timestamp() AND w.client IS DISTINCT FROM exchange.client)
     FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client, waits) a;
-  IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (ended_names)) THEN PERFORM pglock.wake(ended_names); END IF;
+  IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (ended_names)) THEN PERFORM pglock.wake(ended_names, durability); END IF;
 END $$;

@@ -60,7 +60,7 @@ DO $$
 DECLARE
   relations regclass[] := ARRAY['pglock.migrations', 'pglock.fencing_token', 'pglock.leases', 'pglock.guard', 'pglock.guard_now',
     'pglock.inspect', 'pglock.fences', 'pglock.waits', 'pglock.occurrences', 'pglock.once']::regclass[];
-  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.revoke_lock', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
+  functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.revoke_lock', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.bequeath', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
     'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',

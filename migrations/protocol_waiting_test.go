@@ -91,7 +91,7 @@ func TestWhoeverIsWokenInVainKeepsItsTurn(t *testing.T) {
 	asking := func(s sleeper, wait int64) string {
 		t.Helper()
 		return one[string](s.caller, `SELECT status FROM pglock.acquire(ARRAY['a'], ARRAY[gen_random_uuid()], '', ARRAY[30000000::bigint],
-			client => $1, waits => ARRAY[$2::bigint])`, s.id, wait)
+			client => $1, waits => ARRAY[$2::bigint], holds_us => ARRAY[1::bigint])`, s.id, wait) // so that no release bequeaths it
 	}
 	g := c.take("a")
 	want(t, "the first", asking(first, 1), "marked")
@@ -264,7 +264,7 @@ func TestAReleaseThatNobodyWaitsForNotifiesNobody(t *testing.T) {
 	t.Parallel()
 	db := pgtest.DB(t)
 	c := newCaller(t, db)
-	db.Exec(t, `CREATE OR REPLACE FUNCTION pglock.wake(names text[]) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'wake'; END $$`)
+	db.Exec(t, `CREATE OR REPLACE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'wake'; END $$`)
 	g := c.take("a")
 	c.take("another")
 	want(t, "the mark of another name", c.mark(newID(), "another", 1), "marked")

@@ -132,6 +132,7 @@ type surrender struct {
 	unsure bool // an earlier sending may have committed
 	unheld bool // nobody was told of the grant
 	ghost  bool // it may not be granted yet: a statement that was given up may still be on its way
+	heir   bool // nor this: a release by another process may be about to grant it
 }
 
 func (s *surrender) finish(err error) {

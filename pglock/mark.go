@@ -5,6 +5,9 @@ import "time"
 // A mark says in the database that a queue of this client waits, so that a release by another process wakes it. It is made by the try
 // itself, or by a note of its own where several names are wanted, or a place in the line.
 
+// bequestTime is how long what a release has granted to a waiter lasts until the waiter fetches it.
+const bequestTime = 3 * time.Second
+
 // remarkAfter keeps a mark from going out of date: it counts for a minute.
 const remarkAfter = 30 * time.Second
 
@@ -49,6 +52,25 @@ func (q *queue) unmark(granted bool) (notes []*note) {
 	return notes
 }
 
+// promise is what a waiter asks for from now on, unless it has asked before. The caller has locked the queues.
+func (w *waiter) promise(id acquisition) {
+	if !w.id.Valid {
+		w.id = id
+	}
+}
+
+// disown ends what a release may grant to a waiter that leaves, or has, once the mark that says so is gone; it may be among the notes
+// already. The caller has locked the queues.
+func (q *queue) disown(w *waiter, notes []*note) []*note {
+	giveUp := q.client.clock.now().add(bequestTime)
+	end := &surrender{places: w.config.placesIn(nil), id: w.id, giveUp: giveUp, unheld: true, heir: true}
+	if len(notes) == 0 {
+		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait, id: w.id})
+	}
+	notes[0].end = end
+	return notes
+}
+
 // mark begins to mark the wait of a queue in the database; nil: that was done lately. A place in the line is looked at each time.
 func (qs *queues) mark(w *waiter) *note {
 	qs.mu.Lock()
@@ -63,7 +85,12 @@ func (qs *queues) mark(w *waiter) *note {
 	}
 	q.fair, q.kind = w.config.fair, w.config.kind
 	q.marked = qs.client.clock.now()
-	return &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
+	n := &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
+	if w.config.isPlain() {
+		w.promise(newAcquisition())
+		n.id, n.ttl, w.promised = w.id, w.config.ttl, true
+	}
+	return n
 }
 
 // marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.

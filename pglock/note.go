@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,7 +14,11 @@ type note struct {
 	wait   int64
 	fair   bool
 	kind   kind
-	answer chan reply // of a mark; without a status nothing came of it. Has room for it
+	id     acquisition   // of a mark: what a release may grant; zero: it only wakes. Of an unmark: this goes, and the mark stays
+	ttl    time.Duration // of that
+	end    *surrender    // of an unmark: what a release has granted, if the mark is there no more
+	gone   bool          // it is not
+	answer chan reply    // of a mark; without a status nothing came of it. Has room for it
 }
 
 type noteVerb int
@@ -69,6 +74,11 @@ func (w *workLine) sendNotes(ctx context.Context, notes []*note) {
 		}
 		n.tell(replies[i])
 	}
+	for _, n := range notes {
+		if n.end != nil && (n.gone || err != nil) {
+			w.surrender(n.end)
+		}
+	}
 }
 
 func into(replies []reply) func(pgx.Rows) error {
@@ -90,23 +100,37 @@ func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, cal
 	var proofs []statement
 	var fairs []bool
 	var kinds []int32
+	var ids, leaving []acquisition
+	var ttls []int64
+	var unmarks []*note
 	names, waits := map[noteVerb][]string{}, map[noteVerb][]int64{}
 	for _, n := range notes {
 		names[n.verb], waits[n.verb] = append(names[n.verb], n.name), append(waits[n.verb], n.wait)
 		switch n.verb {
 		case markNote:
 			kinds = sparse(kinds, len(marks), int32(n.kind))
+			ids, ttls = sparse(ids, len(marks), n.id), sparse(ttls, len(marks), n.ttl.Microseconds())
 			marks, fairs = append(marks, n), append(fairs, n.fair)
+		case unmarkNote:
+			leaving = sparse(leaving, len(unmarks), n.id)
+			unmarks = append(unmarks, n)
 		case proofNote:
 			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, notification(n.wait, n.name)}})
 		}
 	}
-	if len(names[unmarkNote]) > 0 {
-		calls = append(calls, statement{sql: c.sql.unmark, args: []any{names[unmarkNote], c.listener.id, waits[unmarkNote]}})
+	if len(unmarks) > 0 {
+		calls = append(calls, statement{c.sql.unmark, []any{names[unmarkNote], c.listener.id, waits[unmarkNote], leaving}, func(rows pgx.Rows) error {
+			var ord int
+			if err := rows.Scan(&ord); err != nil {
+				return err
+			}
+			unmarks[ord-1].gone = true
+			return nil
+		}})
 	}
 	replies = make([]reply, len(marks))
 	if len(marks) > 0 {
-		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs, kinds}, into(replies)})
+		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs, kinds, ids, c.cfg.Owner, ttls}, into(replies)})
 	}
 	return marks, replies, append(calls, proofs...)
 }

@@ -84,6 +84,11 @@ type leaseConfig struct {
 	metadata    *string
 }
 
+// isPlain says whether a release by another process may grant it: what its owner does not fetch costs others three seconds then.
+func (lc leaseConfig) isPlain() bool {
+	return lc.kind == alone && len(lc.names) == 1 && lc.holdAtLeast == 0 && lc.lockDelay == 0 && lc.metadata == nil
+}
+
 func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err error) {
 	lc = leaseConfig{names: names, ttl: c.cfg.TTL}
 	if lc.name, err = checkNames(names); err != nil {

@@ -50,13 +50,15 @@ type waiter struct {
 	again  chan struct{} // has room for one: look what is new
 
 	// Under queues.mu.
-	queue    *queue   // of the name that is in the way
-	refused  bool     // it was told that it has to wait
-	marked   bool     // when it asked last, its wait was marked
-	isShared bool     // readers are in the way: its mark gives it its turn, also where no notification comes
-	granted  bool     // it has what it wants, and is about to leave
-	request  *request // on its way for this waiter, by its own asking or by a hand-over
-	failed   error    // what the first was told and waiting does not cure
+	queue    *queue      // of the name that is in the way
+	refused  bool        // it was told that it has to wait
+	marked   bool        // when it asked last, its wait was marked
+	isShared bool        // readers are in the way: its mark gives it its turn, also where no notification comes
+	granted  bool        // it has what it wants, and is about to leave
+	request  *request    // on its way for this waiter, by its own asking or by a hand-over
+	id       acquisition // what it asks for each time, until that can be granted no more: a release may grant it meanwhile
+	promised bool        // a mark may say so
+	failed   error       // what the first was told and waiting does not cure
 }
 
 func newQueues(c *Client) *queues { return &queues{client: c, byName: map[string]*queue{}} }
@@ -139,7 +141,7 @@ func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error)
 			if q.isOverdue() {
 				q.stepBack()
 			}
-			if left := qs.client.clock.left(q.yield); !q.yield.isZero() && left > 0 {
+			if left := qs.client.clock.left(q.yield); !q.yield.isZero() && left > 0 && q.woken == 0 {
 				mine, wait = false, left
 			}
 		}
@@ -161,12 +163,17 @@ func (qs *queues) ask(w *waiter) *request {
 	if mine {
 		r = newRequest(w.config)
 		r.afterWake = w.isWoken()
+		if w.config.isPlain() {
+			w.promise(r.id)
+			r.id = w.id
+		}
 		if q := w.queue; (hears || w.isShared) && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
 			if q.wait == 0 {
 				qs.waits++
 				q.wait, q.placed = qs.waits, false
 			}
 			r.wait, q.kind, q.fair = q.wait, w.config.kind, false
+			w.promised = w.config.isPlain()
 		}
 		w.request = r
 	}
@@ -197,6 +204,9 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		w.request = nil
 	}
 	w.granted, w.marked = a.status == "granted", a.status == "marked"
+	if answered := a.status != "" || a.err != nil; answered && r.id == w.id && (a.status == "spent" || a.err != nil || r.unsure) {
+		w.id, w.promised = acquisition{}, false // it is over, or will be: what may have been granted is given back
+	}
 	w.isShared = w.isShared || w.config.kind == alone && a.status == "held" && a.slot == int(shared)
 	for _, q := range w.queues {
 		if a.status != "" && r.afterWake && (a.name == "" || a.name == q.name) {
@@ -264,9 +274,14 @@ func (qs *queues) leave(w *waiter, granted bool) {
 		first := q.waiters[0] == w
 		q.waiters = slices.DeleteFunc(q.waiters, func(x *waiter) bool { return x == w })
 		// Before the next one marks its own wait. A mark of another kind would be in its way.
+		var notes []*note
 		if granted && first || len(q.waiters) == 0 || q.waiters[0].config.kind != q.kind {
-			qs.client.work.note(q.unmark(granted)...)
+			notes = q.unmark(granted)
 		}
+		if w.promised && !granted {
+			notes = q.disown(w, notes)
+		}
+		qs.client.work.note(notes...)
 		if first {
 			q.nudge()
 		}

@@ -106,7 +106,7 @@ func (w *workLine) conclude(s *surrender, status string) {
 	case status == "locked": // a renewal in flight, or somebody's hand
 		s.unsure = s.unsure || len(s.places) > 1 // the others are released
 		w.later(s, errRowLocked)
-	case s.ghost && w.session.ghosts && !w.isDraining(): // not granted yet, perhaps
+	case (s.heir || s.ghost && w.session.ghosts) && !w.isDraining(): // not granted yet, perhaps
 		w.later(s, nil)
 	case s.unsure: // released by that sending, then
 		s.finish(nil)
