@@ -56,17 +56,20 @@ END $$;
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
 -- synchronous_commit was when the transaction began, and is given where the names may be bequeathed: a grant is durable.
 CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE m pglock.waits; passed pglock.waits;
+DECLARE m pglock.waits; readers boolean;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
   FOR k IN 1..cardinality(names) LOOP
-    passed := NULL;
+    m := NULL; readers := false;
     LOOP
       SELECT x.* INTO m FROM pglock.waits x WHERE x.name = names[k] AND x.until > clock_timestamp()
-          AND (x.fair OR NOT x.woken) AND (passed.client IS NULL OR (x.since, x.client) > (passed.since, passed.client))
-        ORDER BY x.since, x.client LIMIT 1 FOR UPDATE SKIP LOCKED;
-      EXIT WHEN NOT FOUND OR m.kind >= 0 AND passed.client IS NOT NULL;
+          AND (x.fair OR NOT x.woken) AND (m.client IS NULL OR (x.since, x.client) > (m.since, m.client))
+        ORDER BY x.since, x.client LIMIT 1;
+      EXIT WHEN NOT FOUND OR m.kind >= 0 AND readers;
       EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
+      -- Only now: a lock on the mark of one who is not woken then would make a release beside this pass it over.
+      PERFORM FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken) FOR UPDATE SKIP LOCKED;
+      CONTINUE WHEN NOT FOUND;
       IF durability IS NOT NULL AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
           AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
         PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
@@ -75,7 +78,7 @@ BEGIN
       END IF;
       PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
       EXIT WHEN m.kind >= 0;
-      passed := m;
+      readers := true;
     END LOOP;
   END LOOP;
 END $$;
@@ -94,17 +97,12 @@ CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boo
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE free_at timestamptz; over boolean; mine pglock.waits; placed boolean; before pglock.waits; wanted int;
+DECLARE free_at timestamptz; over boolean; mine pglock.waits; placed boolean; before pglock.waits; wanted int; heir boolean;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; wanted := coalesce(kinds[k], 0);
-    IF EXISTS (SELECT FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.acquisition = acquisitions[k]) THEN
-      status := 'retry'; remaining_us := 0;
-      RETURN NEXT;
-      CONTINUE;
-    END IF;
+    ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; heir := false; wanted := coalesce(kinds[k], 0);
     SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = names[k] AND x.client = mark.client AND x.wait = waits[k]
       AND x.fair = fairs[k] AND x.kind = wanted AND x.until > clock_timestamp();
     placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s' AND mine.acquisition IS NOT DISTINCT FROM acquisitions[k];
@@ -115,11 +113,19 @@ BEGIN
           FROM pglock.obstacle(names[k], wanted, mark.client) o WHERE o.status IN ('held', 'kept');
       END IF;
     ELSIF placed THEN
-      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at INTO free_at, over, token, owner, since
-        FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at, x.acquisition = acquisitions[k]
+        INTO free_at, over, token, owner, since, heir FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
     ELSE
-      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at INTO free_at, over, token, owner, since
-        FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
+      SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at, x.acquisition = acquisitions[k]
+        INTO free_at, over, token, owner, since, heir FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
+      IF NOT FOUND THEN                                  -- it is being granted, perhaps to this one
+        SELECT x.acquisition = acquisitions[k] INTO heir FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+      END IF;
+    END IF;
+    IF heir THEN
+      status := 'retry'; remaining_us := 0;
+      RETURN NEXT;
+      CONTINUE;
     END IF;
     status := CASE WHEN free_at > clock_timestamp() THEN 'marked' ELSE 'retry' END;
     IF fairs[k] AND status = 'retry' THEN

@@ -251,13 +251,19 @@ func (qs *queues) heirs(name string) (all []*request) {
 		if len(all) == maxHeirs || i > 0 && (w.config.kind != shared || q.waiters[0].config.kind != shared || w.config.fair || len(w.queues) > 1) {
 			break
 		}
-		if r := w.request; w.granted || r != nil && (w.config.kind != alone || r.state.Load() == waiting) { // it has it, or is asking by itself
+		if w.granted || w.request != nil { // it has it, or is asking by itself
+			w.nudge()
 			continue
 		}
 		w.request = newRequest(w.config)
 		w.request.handed, w.request.afterWake = true, q.woken != 0
+		if w.config.isPlain() {
+			w.promise(w.request.id)
+			w.request.id = w.id
+		}
 		if i == 0 {
 			w.request.wait = q.wait
+			w.promised = w.promised || q.wait != 0 && w.config.isPlain()
 		}
 		w.nudge()
 		all = append(all, w.request)
