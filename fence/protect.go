@@ -35,7 +35,7 @@ import (
 // GRANT ALL gives, and can replace the triggers. Any role may state any token that was drawn. Logical replication states
 // nothing: at a subscriber the triggers for rows stop it, so leave tables unprotected there.
 //
-// Errors: [ErrInvalid] for a view, a foreign table, a partition, or a table that is protected in another way;
+// Errors: [ErrInvalid] for a view, a foreign table, a partition, a table of this library's, or one that is protected in another way;
 // [ErrNotMigrated]; or what PostgreSQL says, wrapped.
 func Protect(ctx context.Context, db DB, table string, opts ...Option) error {
 	return install(ctx, db, "protect", table, opts, `($1::text::regclass)`)

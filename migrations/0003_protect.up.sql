@@ -327,6 +327,7 @@ BEGIN
   RETURN called;
 END $$;
 
+-- protect, with the caller's search_path. The library's own tables are refused by name: their schema may be one that others use too.
 CREATE FUNCTION pglock.fence_install(tbl regclass, key text, path text) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   root regclass := pglock.fence_root(tbl);
@@ -336,9 +337,13 @@ DECLARE
   made int := 0;
 BEGIN
   IF tbl IS NULL OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = tbl AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-      AND c.relnamespace <> 'pg_catalog'::regnamespace AND c.oid <> ALL (ARRAY['pglock.fences', 'pglock.leases', 'pglock.guard', 'pglock.migrations']::regclass[])) THEN
+      AND c.relnamespace <> 'pg_catalog'::regnamespace) THEN
     RAISE EXCEPTION 'cannot protect %: it is not an ordinary or partitioned table', coalesce(tbl::text, 'NULL')
       USING ERRCODE = 'wrong_object_type', HINT = 'Protect the tables below a view, and a foreign table in its own database.';
+  ELSIF EXISTS (SELECT FROM pg_class c WHERE c.oid = tbl AND c.relnamespace = 'pglock'::regnamespace
+      AND c.relname IN ('migrations', 'leases', 'guard', 'fences', 'waits', 'occurrences')) THEN
+    RAISE EXCEPTION 'cannot protect %: it is one of this library''s own tables, which are written without a grant', tbl
+      USING ERRCODE = 'wrong_object_type', HINT = 'Protect tables of your own.';
   ELSIF root <> tbl THEN
     RAISE EXCEPTION 'cannot protect %: it belongs to %', tbl, root
       USING ERRCODE = 'wrong_object_type', HINT = 'Protect ' || root || ', which covers all below it.';
