@@ -37,6 +37,7 @@ BEGIN
   END IF;
   said := set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
 END $$;
+COMMENT ON FUNCTION pglock.fence_state IS 'States the token that the rest of this transaction writes protected tables under.';
 
 -- The grant that this transaction has stated; NULLs if it has not.
 CREATE FUNCTION pglock.stated(OUT lock text, OUT place int, OUT tok bigint) LANGUAGE plpgsql AS $$
@@ -236,6 +237,7 @@ BEGIN
   SELECT t.oid::regclass, NULL, 'is a foreign table, which cannot be protected', 'detach it' FROM tree t WHERE t.relkind = 'f'
   ORDER BY 1, 2;
 END $$;
+COMMENT ON FUNCTION pglock.verify IS 'What is wrong with the protection of a table, and the cure. No rows: nothing.';
 
 -- Makes one trigger as verify wants it, or makes it again. What a root has for each row, PostgreSQL clones to its partitions,
 -- those that are attached later too: such a clone can only be missing its ALWAYS.
@@ -393,6 +395,7 @@ END $$;
 -- fencedlock_* behind if it had a key: unprotect it first.
 CREATE FUNCTION pglock.protect(tbl regclass, key text DEFAULT NULL) RETURNS int LANGUAGE sql
 RETURN pglock.fence_install(tbl, key, pg_catalog.current_setting('search_path'));
+COMMENT ON FUNCTION pglock.protect IS 'Makes a table refuse every write of a transaction that has stated no live token; with a key, for each of its values apart.';
 
 -- Takes the triggers away, from a table and all below it; how many. The fences stay: protected again in the same way, the
 -- table goes on from where it was. Locks as protect does.
@@ -413,3 +416,4 @@ BEGIN
   END LOOP;
   RETURN gone;
 END $$;
+COMMENT ON FUNCTION pglock.unprotect IS 'Takes away what protect has made. The fences stay.';
