@@ -51,6 +51,10 @@ var (
 	// there. It is the database of the data, which need not be the one of the locks.
 	ErrNotMigrated = errors.New("the fences are not installed")
 
+	// ErrReadOnly comes from a standby, and from a session or a transaction that may not write. Nothing was written, and the lease is as
+	// good as before. During a failover or a switch-over it passes, on another connection or on the same: the caller knows how long to try.
+	ErrReadOnly = errors.New("the server is read-only")
+
 	// ErrExpired comes from [HeldTx] and [Hold] when the lease's time is over in the database, though nobody has been granted
 	// the lock since. Nothing was written. Acquire it again.
 	ErrExpired = errors.New("the lease has expired")

@@ -27,6 +27,8 @@ func explain(err error, cfg config) error {
 	}
 	missing, forbidden := false, false
 	switch pg.Code {
+	case "25006":
+		return fmt.Errorf("%w; %w: connect to the primary, and let the session and its transactions write", err, ErrReadOnly)
 	case "3F000": // no such schema: "pglock"
 		missing = inQuotes(pg.Message, cfg.schema)
 	case "42P01": // no such table: "pglock.fences"

@@ -80,7 +80,7 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 // rolled back.
 //
 // Errors: [ErrStale] if a later grant exists, [ErrExpired], [ErrElsewhere], [ErrNeverGranted], [ErrNoToken], [ErrInvalid],
-// [ErrNotMigrated], or what PostgreSQL says, wrapped: 40001 at repeatable read and serializable if the transaction began too
+// [ErrNotMigrated], [ErrReadOnly], or what PostgreSQL says, wrapped: 40001 at repeatable read and serializable if the transaction began too
 // early to tell.
 func Hold(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
 	return holdIn(ctx, tx, g, opts)

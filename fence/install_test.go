@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -30,6 +31,32 @@ func TestNotMigrated(t *testing.T) {
 	check() // no schema
 	d.Exec(t, `CREATE SCHEMA pglock`)
 	check() // no functions
+}
+
+// A standby, or a session that may not write, is told from an outage.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	primary, standby := pgtest.Standby(t)
+	primary.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 1);
+		INSERT INTO pglock.leases (name, token, expires_at) VALUES ('billing', 7, clock_timestamp() + interval '1 h')`)
+	standby.WaitReplayed(t, primary)
+	session := primary.Conn(t)
+	exec(t, session, `SET default_transaction_read_only = on`)
+	for where, conn := range map[string]*pgx.Conn{"a standby": standby.Conn(t), "a session": session} {
+		check := func(what string, err error) {
+			t.Helper()
+			if !errors.Is(err, fence.ErrReadOnly) || sqlState(err) != "25006" || !strings.Contains(err.Error(), "primary") {
+				t.Errorf("%s of %s = %v, want ErrReadOnly", what, where, err)
+			}
+		}
+		for name, write := range verbs {
+			check(name, write(t.Context(), conn, grant(7)))
+		}
+		check("Tx", fence.Tx(t.Context(), conn, grant(7), "report", nothing))
+		check("HeldTx", fence.HeldTx(t.Context(), conn, grant(7), func(context.Context, pgx.Tx) error { return nil }))
+		check("Protect", fence.Protect(t.Context(), conn, "invoices"))
+	}
+	wantErr(t, "Tx of a pool", fence.Tx(t.Context(), standby.Pool(t), grant(7), "report", nothing), fence.ErrReadOnly) // its fence travels with BEGIN
 }
 
 func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {

@@ -35,8 +35,8 @@ import (
 // GRANT ALL gives, and can replace the triggers. Any role may state any token that was drawn. Logical replication states
 // nothing: at a subscriber the triggers for rows stop it, so leave tables unprotected there.
 //
-// Errors: [ErrInvalid] for a view, a foreign table, a partition, or a table that is protected in another way;
-// [ErrNotMigrated]; or what PostgreSQL says, wrapped.
+// Errors: [ErrInvalid] for a view, a foreign table, a partition, a table of this library's, or one that is protected in another way;
+// [ErrNotMigrated]; [ErrReadOnly]; or what PostgreSQL says, wrapped.
 func Protect(ctx context.Context, db DB, table string, opts ...Option) error {
 	return install(ctx, db, "protect", table, opts, `($1::text::regclass)`)
 }
@@ -66,7 +66,7 @@ func ProtectRows(ctx context.Context, db DB, table, key string, opts ...Option) 
 // there. The fences stay, so that a table that is protected again in the same way goes on from the tokens it has seen. It
 // blocks as Protect does. After an error nothing was changed.
 //
-// Errors: [ErrInvalid] for a partition, [ErrNotMigrated], or what PostgreSQL says, wrapped.
+// Errors: [ErrInvalid] for a partition, [ErrNotMigrated], [ErrReadOnly], or what PostgreSQL says, wrapped.
 func Unprotect(ctx context.Context, db DB, table string, opts ...Option) error {
 	return install(ctx, db, "unprotect", table, opts, `($1::text::regclass)`)
 }

@@ -108,11 +108,17 @@ func TestWhatCannotBeProtected(t *testing.T) {
 	conn := d.Conn(t)
 	for table, want := range map[string]string{
 		"seen": "not an ordinary", "kept": "not an ordinary", "far": "not an ordinary", "parted_1": "belongs to public.parted", "heir": "belongs to public.base",
-		"mixed": "mixed_far is a foreign table", "base": "inherits from several", "pglock.fences": "not an ordinary", "pg_class": "not an ordinary",
+		"mixed": "mixed_far is a foreign table", "base": "inherits from several", "pg_class": "not an ordinary",
 	} {
 		err := fence.Protect(t.Context(), conn, table)
 		if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", table, err, want)
+		}
+	}
+	const own = `SELECT array_agg(c.oid::regclass::text) FROM pg_class c WHERE c.relnamespace = 'pglock'::regnamespace AND c.relkind IN ('r', 'p')`
+	for _, table := range pgtest.Query[[]string](t, d, own) {
+		if err := fence.Protect(t.Context(), conn, table); !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), table+": it is one of this library's own") {
+			t.Errorf("%s: %v", table, err)
 		}
 	}
 	wantErr(t, "a bad name", fence.Protect(t.Context(), conn, "a b"), fence.ErrInvalid)

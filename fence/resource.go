@@ -21,7 +21,7 @@ import (
 // [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable and the fence as it was, but no write may follow in it; of
 // several resources those before the refused one are raised, so roll back.
 //
-// Errors: those four, [ErrNoToken], [ErrInvalid], [ErrNotMigrated], or what PostgreSQL says, wrapped: 40001 at repeatable
+// Errors: those four, [ErrNoToken], [ErrInvalid], [ErrNotMigrated], [ErrReadOnly], or what PostgreSQL says, wrapped: 40001 at repeatable
 // read and serializable if another grant was there since the transaction began, 40P01 from transactions that raise several
 // fences by several calls in different orders.
 func Raise(ctx context.Context, tx pgx.Tx, g Grant, resource string, opts ...Option) error {

@@ -18,7 +18,7 @@ import "context"
 // A row is of one lock. The holders of a semaphore's permits work beside each other, and a row says nothing of the permit: give each
 // its own rows, or use HeldTx. A permit's lease is not ended when a row refuses it.
 //
-// Errors: [ErrStale], [ErrAlreadyWritten], [ErrNeverGranted], [ErrNoToken], [ErrInvalid], [ErrNotMigrated], those of the
+// Errors: [ErrStale], [ErrAlreadyWritten], [ErrNeverGranted], [ErrNoToken], [ErrInvalid], [ErrNotMigrated], [ErrReadOnly], those of the
 // method, or what PostgreSQL says, wrapped: 40001 from a transaction at repeatable read or serializable that began too
 // early, 40P01 from two that wrote the same rows in different orders. Write rows of one transaction in a fixed order.
 type Table struct {

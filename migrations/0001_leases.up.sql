@@ -484,6 +484,7 @@ BEGIN
   END IF;
   RETURN pglock.move_token(n, true);
 END $$;
+COMMENT ON FUNCTION pglock.raise_token_floor IS 'Makes all later tokens greater than this one, where fences have seen later ones. Owner only.';
 
 -- Owner only: allows longer TTLs. A standby that is promoted without the new cap would hold grants back for too short a time:
 -- no client may use a longer TTL before every standby has replayed this. The cap is never lowered: leases with the old one
@@ -499,12 +500,14 @@ BEGIN
   UPDATE pglock.guard SET cap_us = us WHERE cap_us <> us;
   RETURN us;
 END $$;
+COMMENT ON FUNCTION pglock.raise_cap IS 'Raises the longest TTL, in microseconds, for good. Use none before all standbys have it. Owner only.';
 
 -- Owner only: says whether the server has no standby and is never restored from a copy. A restart then costs less waiting;
 -- said wrongly, a lock can be granted twice.
 CREATE FUNCTION pglock.declare_single_node(yes boolean) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   UPDATE pglock.guard SET single_node = yes WHERE single_node <> yes
 $$;
+COMMENT ON FUNCTION pglock.declare_single_node IS 'Says that there is no standby and no restore, so restarts cost less. Wrong, a lock is granted twice. Owner only.';
 
 -- Owner only: ends a hold, for whoever knows that no grant was lost (a clean restart or switch-over).
 CREATE FUNCTION pglock.end_hold() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -512,6 +515,7 @@ BEGIN
   PERFORM pglock.bump(0);                                -- the switch-over may not have been noticed yet
   UPDATE pglock.guard SET no_grants_before = 'epoch';
 END $$;
+COMMENT ON FUNCTION pglock.end_hold IS 'Ends the wait for new grants after a restart or switch-over that has lost none. Owner only.';
 
 -- Owner only: forgets up to most names, and slots, that have been idle for so long, and answers how many. Never younger than the cap: a
 -- late duplicate of a grant must still meet its id. The sequence is past every token that goes. Slot 0 stays while there are others:
@@ -541,6 +545,7 @@ BEGIN
   DELETE FROM pglock.waits w WHERE w.until < before;     -- of processes that died
   RETURN gone + names;
 END $$;
+COMMENT ON FUNCTION pglock.prune IS 'Forgets up to so many locks that were idle for so long; answers how many. Owner only.';
 
 -- For people: who holds, since when, for how much longer. A lease that is over shows its past holder; free_in is what is left
 -- of not_before.
@@ -560,3 +565,4 @@ BEGIN
   held := FOUND;
   remaining := greatest(remaining, '0');  -- the clock goes on
 END $$;
+COMMENT ON FUNCTION pglock.holder IS 'Who holds a lock; of several, whose lease lasts longest.';

@@ -37,6 +37,7 @@ BEGIN
   END IF;
   said := set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
 END $$;
+COMMENT ON FUNCTION pglock.fence_state IS 'States the token that the rest of this transaction writes protected tables under.';
 
 -- The grant that this transaction has stated; NULLs if it has not.
 CREATE FUNCTION pglock.stated(OUT lock text, OUT place int, OUT tok bigint) LANGUAGE plpgsql AS $$
@@ -236,6 +237,7 @@ BEGIN
   SELECT t.oid::regclass, NULL, 'is a foreign table, which cannot be protected', 'detach it' FROM tree t WHERE t.relkind = 'f'
   ORDER BY 1, 2;
 END $$;
+COMMENT ON FUNCTION pglock.verify IS 'What is wrong with the protection of a table, and the cure. No rows: nothing.';
 
 -- Makes one trigger as verify wants it, or makes it again. What a root has for each row, PostgreSQL clones to its partitions,
 -- those that are attached later too: such a clone can only be missing its ALWAYS.
@@ -327,6 +329,7 @@ BEGIN
   RETURN called;
 END $$;
 
+-- protect, with the caller's search_path. The library's own tables are refused by name: their schema may be one that others use too.
 CREATE FUNCTION pglock.fence_install(tbl regclass, key text, path text) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   root regclass := pglock.fence_root(tbl);
@@ -336,9 +339,13 @@ DECLARE
   made int := 0;
 BEGIN
   IF tbl IS NULL OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = tbl AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-      AND c.relnamespace <> 'pg_catalog'::regnamespace AND c.oid <> ALL (ARRAY['pglock.fences', 'pglock.leases', 'pglock.guard', 'pglock.migrations']::regclass[])) THEN
+      AND c.relnamespace <> 'pg_catalog'::regnamespace) THEN
     RAISE EXCEPTION 'cannot protect %: it is not an ordinary or partitioned table', coalesce(tbl::text, 'NULL')
       USING ERRCODE = 'wrong_object_type', HINT = 'Protect the tables below a view, and a foreign table in its own database.';
+  ELSIF EXISTS (SELECT FROM pg_class c WHERE c.oid = tbl AND c.relnamespace = 'pglock'::regnamespace
+      AND c.relname IN ('migrations', 'leases', 'guard', 'fences', 'waits', 'occurrences')) THEN
+    RAISE EXCEPTION 'cannot protect %: it is one of this library''s own tables, which are written without a grant', tbl
+      USING ERRCODE = 'wrong_object_type', HINT = 'Protect tables of your own.';
   ELSIF root <> tbl THEN
     RAISE EXCEPTION 'cannot protect %: it belongs to %', tbl, root
       USING ERRCODE = 'wrong_object_type', HINT = 'Protect ' || root || ', which covers all below it.';
@@ -388,6 +395,7 @@ END $$;
 -- fencedlock_* behind if it had a key: unprotect it first.
 CREATE FUNCTION pglock.protect(tbl regclass, key text DEFAULT NULL) RETURNS int LANGUAGE sql
 RETURN pglock.fence_install(tbl, key, pg_catalog.current_setting('search_path'));
+COMMENT ON FUNCTION pglock.protect IS 'Makes a table refuse every write of a transaction that has stated no live token; with a key, for each of its values apart.';
 
 -- Takes the triggers away, from a table and all below it; how many. The fences stay: protected again in the same way, the
 -- table goes on from where it was. Locks as protect does.
@@ -408,3 +416,4 @@ BEGIN
   END LOOP;
   RETURN gone;
 END $$;
+COMMENT ON FUNCTION pglock.unprotect IS 'Takes away what protect has made. The fences stay.';

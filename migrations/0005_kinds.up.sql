@@ -240,3 +240,4 @@ BEGIN
     IF again THEN PERFORM pg_catalog.pg_sleep(rest); END IF;
   END LOOP;
 END $$;
+COMMENT ON PROCEDURE pglock.revoke_lock IS 'Takes a lock from its holder; answers a token. Waits a TTL at most. CALL it outside a transaction. Owner only.';

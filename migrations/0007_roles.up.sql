@@ -7,6 +7,7 @@ CREATE FUNCTION pglock.installation(OUT cap_us bigint, OUT single_node boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT g.cap_us, g.single_node FROM pglock.guard g WHERE g.one
 $$;
+COMMENT ON FUNCTION pglock.installation IS 'What the schema was installed with: the longest TTL, and whether for a single node.';
 
 -- Owner only: whoever runs a service. It may call the verbs, the fences and what runs jobs once, and that is all: it cannot lower a
 -- fence, touch the guard, read another's acquisition id, or end another's lease. Call it again after an update.
@@ -24,6 +25,7 @@ BEGIN
       USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
   END IF;
 END $$;
+COMMENT ON FUNCTION pglock.grant_locker IS 'Lets a role take locks and write under fences. Again after an update. Owner only.';
 
 -- Owner only: whoever protects tables of its own, most often the role of the user's migrations. It can raise the fences of all
 -- protected tables, as a locker can raise those of all names, and lower none.
@@ -39,6 +41,7 @@ BEGIN
       USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
   END IF;
 END $$;
+COMMENT ON FUNCTION pglock.grant_protector IS 'Lets a role protect tables that it owns. Again after an update. Owner only.';
 
 -- Owner only: whoever watches. It may read who holds what, in the view inspect, which has no acquisition ids, and what was run, in
 -- the view once.
@@ -53,6 +56,7 @@ BEGIN
       USING ERRCODE = 'insufficient_privilege', HINT = 'The owner of the schema must GRANT USAGE on it.';
   END IF;
 END $$;
+COMMENT ON FUNCTION pglock.grant_auditor IS 'Lets a role read who holds what, and which jobs were run. Again after an update. Owner only.';
 
 -- Everything of ours is the owner's alone: functions are PUBLIC's when they are made, and ALTER DEFAULT PRIVILEGES may have
 -- let others read what is made here, the acquisition ids of leases among it. Only ours: the schema may have other tenants.

@@ -57,8 +57,8 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // it holds nothing in the database.
 //
 // It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
-// cannot cure, such as a wrong password or a missing schema, is returned at once, to all calls that wait for the name. When ctx
-// ends, the error matches its cause and the last reason for waiting: ErrHeld, say. A call that waits behind others learns only
+// cannot cure, such as a wrong password, a missing schema or a sequence of tokens that has ended, is returned at once, to all calls that
+// wait for the name. When ctx ends, the error matches its cause and the last reason for waiting: ErrHeld, say. A call that waits behind others learns only
 // in its turn that its TTL is above the cap. As with TryAcquire, an error leaves no lease behind.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return c.AcquireAll(ctx, []string{name}, opts...)

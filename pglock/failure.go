@@ -20,11 +20,14 @@ func sqlState(err error) string {
 	return ""
 }
 
-// poisoned: one value of the batch was refused, so the others are to be sent without it. 2200H is not about a value: the
-// sequence of tokens has ended.
+// noTokens is the SQLSTATE of a sequence that has ended.
+const noTokens = "2200H"
+
+// poisoned: one value of the batch was refused, so the others are to be sent without it. Where no tokens are left, those that need
+// none are.
 func poisoned(err error) bool {
 	state := sqlState(err)
-	return strings.HasPrefix(state, "22") && state != "2200H" || strings.HasPrefix(state, "54")
+	return strings.HasPrefix(state, "22") || strings.HasPrefix(state, "54")
 }
 
 // A hookError comes from a hook of the caller's pool: what it means is the caller's to know.
@@ -88,6 +91,11 @@ func explainTo(p part, schema string, err error) error {
 		return fmt.Errorf("%w: the role needs CONNECT on the database (%w)", ErrNotAllowed, err)
 	case state == "42501":
 		return fmt.Errorf("%w: %s (%w)", ErrNotAllowed, p.denied(schema), err)
+	case state == noTokens:
+		return fmt.Errorf("no token is left: sequence %s.fencing_token has ended, at 2^53-1, where only a hand or a wrong clock can have brought it; "+
+			"with all clients stopped, the owner of the schema may setval it to the latest token that was granted (see leases, fences and fenced tables), "+
+			"or, if that is the last one, begin anew: migrations.Down, migrations.Up, and 0 for the tokens in fenced tables (%w)",
+			pgx.Identifier{schema}.Sanitize(), err)
 	case poisoned(err):
 		return fmt.Errorf("%w: the database refuses a value: %w", ErrInvalidOption, err)
 	}
@@ -109,5 +117,5 @@ func hopeless(err error) bool {
 		return true
 	}
 	state := sqlState(err)
-	return strings.HasPrefix(state, "28") || state == "3D000" // password, role; database
+	return strings.HasPrefix(state, "28") || state == "3D000" || state == noTokens // password, role; database
 }

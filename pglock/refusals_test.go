@@ -155,6 +155,40 @@ func TestAWrongPasswordOrRoleIsToldAtOnce(t *testing.T) {
 	}
 }
 
+// Tokens that have run out do not come back by waiting. They keep nobody from releasing, though the release would have passed the
+// lock on in the same round trip.
+func TestTokensThatHaveRunOutAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	l := take(t, c, "held")
+	waiting := acquiring(t.Context(), c, "held")
+	queued(t, c, "held", 1)
+	d.Exec(t, `SELECT setval('pglock.fencing_token', 9007199254740991)`)
+	check := func(how string, err error) {
+		t.Helper()
+		if state(err) != "2200H" || errors.Is(err, pglock.ErrInvalidOption) || !strings.Contains(err.Error(), `"pglock".fencing_token`) || !strings.Contains(err.Error(), "migrations.Down") {
+			t.Errorf("%s = %v, want 2200H and the next step", how, err)
+		}
+	}
+	atOnce(t, c, func(how string, err error) {
+		if check(how, err); err == nil || !strings.Contains(err.Error(), `lock "a"`) {
+			t.Errorf("%s = %v, want the lock's name", how, err)
+		}
+	})
+	refused(t, c, "held")
+	release(t, l)
+	check("Acquire that waited", happens(t, "Acquire returns at once", waiting).err)
+	if holds(t, d, "held") {
+		t.Error("it was not released")
+	}
+	wantErr(t, "Close", c.Close(soon(t)), nil) // the way out, as the message has it
+	d.Exec(t, `SELECT setval('pglock.fencing_token', (SELECT max(token) FROM pglock.leases))`)
+	if next := take(t, client(t, d), "held"); next.Token() <= l.Token() {
+		t.Errorf("token %d after %d", next.Token(), l.Token())
+	}
+}
+
 // All names in the long mode.
 func TestASchemaOfAnyNameWorks(t *testing.T) {
 	t.Parallel()

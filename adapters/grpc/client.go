@@ -17,7 +17,7 @@ import (
 // refused after another, and told that it is stale.
 //
 // When the answer is a Guard's refusal of the token as stale, the lease of the grant is ended. The error then matches
-// fence.ErrStale, and has a *fence.StaleError, besides the status.
+// fence.ErrStale (and fence.ErrBehind, where the lock service has lost its memory), and has a *fence.StaleError, besides the status.
 func UnaryClient(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	g, ok := fence.FromContext(ctx)
 	if !ok {
@@ -75,10 +75,10 @@ func send(ctx context.Context, g fence.Grant) (context.Context, error) {
 
 // told tells the grant if the call was refused as stale.
 func told(err error, g fence.Grant, method string) error {
-	last, ok := staleIn(err, g.Token)
+	last, behind, ok := staleIn(err, g.Token)
 	if !ok {
 		return err
 	}
-	stale := &fence.StaleError{Resource: method, Lock: g.Lock, Token: g.Token, LastToken: last}
+	stale := &fence.StaleError{Resource: method, Lock: g.Lock, Token: g.Token, LastToken: last, Behind: behind}
 	return fmt.Errorf("%w: %w", g.Stale(stale), err)
 }

@@ -145,6 +145,29 @@ func TestNothingIsSentUnderWhatIsNoGrant(t *testing.T) {
 	}
 }
 
+// A lock service that has lost its memory is told from a holder that is late, which cannot mend it.
+func TestALockServiceThatIsBehindIsToldApart(t *testing.T) {
+	t.Parallel()
+	for what, call := range calls {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			s := newShelf(t, d.Pool(t), nil)
+			var told error
+			g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(err error) { told = err })
+			d.Exec(t, `SELECT pglock.fence_raise('a', 'billing', 0, 8)`)
+			if err := call(s, fence.NewContext(bounded(t), g), "-"); !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrBehind) {
+				t.Errorf("a late holder: %v, want ErrStale alone", err)
+			}
+			d.Exec(t, `INSERT INTO pglock.leases (name, slot, token) VALUES ('billing', 0, 7); SELECT setval('pglock.fencing_token', 7)`)
+			err := call(s, fence.NewContext(bounded(t), g), "-")
+			if !errors.Is(err, fence.ErrStale) || !errors.Is(err, fence.ErrBehind) || !errors.Is(told, fence.ErrBehind) {
+				t.Errorf("%v, and the lease was told %v; want ErrBehind and ErrStale", err, told)
+			}
+		})
+	}
+}
+
 // An error of the service's own says nothing about the lock, nor does a refusal that it has met itself and passes on.
 func TestAnotherRefusalEndsNoLease(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@
 // details, with [Domain] and one of these reasons. But for the last, no handler has run.
 //
 //   - [StaleToken]: Aborted, which is for failed checks of sequencers, and says to begin again further up: with the lock. The
-//     ErrorInfo has both tokens.
+//     ErrorInfo has both tokens, and says whether the lock service is behind (fence.ErrBehind).
 //   - [MissingToken], [InvalidToken], [InvalidResource]: InvalidArgument, since the call is wrong whatever the state of the
 //     system.
 //   - [OtherLock]: FailedPrecondition. Somebody must put it right before the call can pass.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/deadline"
 )
 
 // A Guard lets calls through to their handlers whose tokens no later one has overtaken.
@@ -121,11 +122,13 @@ func (g Guard) refuse(ctx context.Context, method string, err error) error {
 	switch {
 	case errors.As(err, &stale):
 		message := "a later holder of the lock was here: stop, the lock has moved on"
+		facts := map[string]string{tokenKey: format(stale.Token), lastTokenKey: format(stale.LastToken)}
 		if stale.Behind {
 			message = "the lock service is behind: its owner must raise the floor of its tokens"
+			facts[behindKey] = "true"
 			g.log(ctx, "fencegrpc: refused", method, err)
 		}
-		return refusal(codes.Aborted, StaleToken, message, map[string]string{tokenKey: format(stale.Token), lastTokenKey: format(stale.LastToken)})
+		return refusal(codes.Aborted, StaleToken, message, facts)
 	case errors.Is(err, fence.ErrOtherLock):
 		g.log(ctx, "fencegrpc: refused", method, err)
 		return refusal(codes.FailedPrecondition, OtherLock, "another lock protects this", nil)
@@ -133,7 +136,7 @@ func (g Guard) refuse(ctx context.Context, method string, err error) error {
 		return refusal(codes.InvalidArgument, InvalidToken, "the token was never granted", nil)
 	case errors.Is(err, fence.ErrNoToken), errors.Is(err, fence.ErrInvalid): // the token was looked at
 		return refusal(codes.InvalidArgument, InvalidResource, err.Error(), nil)
-	case ctx.Err() != nil:
+	case deadline.Cause(ctx) != nil: // a dial may end before ctx, by its deadline
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	g.log(ctx, "fencegrpc: the fence cannot be asked", method, err)

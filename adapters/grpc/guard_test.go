@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -349,6 +353,35 @@ func TestAGuardWithoutItsDatabaseLetsNothingThrough(t *testing.T) {
 			proxy.Refuse(false)
 		})
 	}
+}
+
+// A late context ends a moment after its deadline, as real ones do: an error of the network may be there before.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// A slow database cannot be reached before the deadline.
+type slow struct{}
+
+func (slow) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
+	return nil, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+}
+
+func TestADialThatTheDeadlineEndsIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		guard := fencegrpc.Guard{
+			DB:     slow{},
+			Fence:  func(context.Context, string, any) (lock, resource string) { return "billing", "a" },
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		ctx, cancel := context.WithTimeout(metadata.NewIncomingContext(t.Context(), metadata.Pairs(fencegrpc.Key, "7")), time.Millisecond)
+		defer cancel()
+		_, err := guard.Unary()(late{ctx}, nil, &grpc.UnaryServerInfo{}, nil)
+		if want(t, "the answer", err, "DeadlineExceeded"); log.Len() > 0 {
+			t.Errorf("logged: %s", log.String())
+		}
+	})
 }
 
 func TestAGuardWithoutItsPartsPanicsAtOnce(t *testing.T) {

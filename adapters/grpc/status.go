@@ -33,6 +33,7 @@ const (
 const (
 	tokenKey     = "token"     // the call's
 	lastTokenKey = "lastToken" // the later one that was here
+	behindKey    = "behind"    // "true" where the lock service has not drawn that one yet: see fence.ErrBehind
 )
 
 func format(t fence.Token) string { return strconv.FormatInt(int64(t), 10) }
@@ -49,8 +50,8 @@ func parse(values []string) (fence.Token, error) {
 	return fence.Token(n), nil
 }
 
-func refusal(code codes.Code, reason, message string, tokens map[string]string) error {
-	s, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Domain: Domain, Reason: reason, Metadata: tokens})
+func refusal(code codes.Code, reason, message string, facts map[string]string) error {
+	s, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Domain: Domain, Reason: reason, Metadata: facts})
 	if err != nil { // it has no text that is not ours
 		return status.Error(code, message)
 	}
@@ -59,15 +60,15 @@ func refusal(code codes.Code, reason, message string, tokens map[string]string) 
 
 // staleIn finds the refusal of a token in what a call came back with. One of another token is somebody else's, which the
 // service has met on its own calls and passes on.
-func staleIn(err error, token fence.Token) (last fence.Token, ok bool) {
+func staleIn(err error, token fence.Token) (last fence.Token, behind, ok bool) {
 	for _, detail := range status.Convert(err).Details() {
 		info, ok := detail.(*errdetails.ErrorInfo)
 		if !ok || info.Domain != Domain || info.Reason != StaleToken || info.Metadata[tokenKey] != format(token) {
 			continue
 		}
 		if last, err := parse([]string{info.Metadata[lastTokenKey]}); err == nil && last > token {
-			return last, true
+			return last, info.Metadata[behindKey] == "true", true
 		}
 	}
-	return 0, false
+	return 0, false, false
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -128,7 +127,8 @@ func (g Guard) fail(w http.ResponseWriter, r *http.Request, token fence.Token, e
 			p.Detail = "the lock service is behind: its owner must raise the floor of its tokens"
 			g.log(r.Context(), "fencehttp: refused", err)
 		}
-		w.Header().Set(Header, strconv.FormatInt(int64(stale.LastToken), 10))
+		w.Header().Set(Header, format(stale.LastToken))
+		w.Header().Set(RefusedHeader, format(token))
 	case errors.Is(err, fence.ErrOtherLock):
 		p.Type, p.Title, p.Status = OtherLock, "another lock protects this", http.StatusConflict
 		g.log(r.Context(), "fencehttp: refused", err)

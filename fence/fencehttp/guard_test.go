@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -147,8 +148,9 @@ func TestAGuardLetsNoEarlierTokenThrough(t *testing.T) {
 		if got := resp.Header.Get(fencehttp.Header); c.last > 0 && got == "" || c.last == 0 && got != "" {
 			t.Errorf("%q: the answer's header is %q", c.tokens, got)
 		}
-		if c.last > 0 && (p.Token != 6 && p.Token != 8) {
-			t.Errorf("%q: the problem is of token %d", c.tokens, p.Token)
+		refused := resp.Header.Get(fencehttp.RefusedHeader)
+		if c.last > 0 && (refused != c.tokens[0] || strconv.FormatInt(int64(p.Token), 10) != refused) || c.last == 0 && refused != "" {
+			t.Errorf("%q: the problem is of token %d, the header of %q", c.tokens, p.Token, refused)
 		}
 	}
 	if got := s.content(); got != "7 7 6 9 9" {
@@ -439,29 +441,42 @@ func TestAClientThatHasGoneIsNotLogged(t *testing.T) {
 	}
 }
 
-// A 409 of the service's own says nothing about the lock.
+// A 409 of the service's own says nothing about the lock, nor does a refusal of another token that it has met itself and passes on.
 func TestAnotherConflictEndsNoLease(t *testing.T) {
 	t.Parallel()
-	for _, header := range []string{"", "5", "7", "x"} {
+	for what, c := range map[string]struct{ last, refused string }{
+		"none":              {},
+		"of no token":       {last: "8"},
+		"of another token":  {last: "8", refused: "6"},
+		"of no later token": {last: "7", refused: "7"},
+		"of no last token":  {last: "x", refused: "7"},
+		"real":              {last: "8", refused: "7"},
+	} {
 		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if header != "" {
-				w.Header().Set(fencehttp.Header, header)
+			for header, value := range map[string]string{fencehttp.Header: c.last, fencehttp.RefusedHeader: c.refused} {
+				if value != "" {
+					w.Header().Set(header, value)
+				}
 			}
 			w.WriteHeader(http.StatusConflict)
 		}))
-		g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(err error) { t.Errorf("header %q: the lease was told %v", header, err) })
-		r, err := http.NewRequestWithContext(fence.NewContext(bounded(t), g), http.MethodGet, service.URL, nil)
+		told := 0
+		g := fence.Grant{Lock: "billing", Token: 7}.OnStale(func(error) { told++ })
+		r, err := http.NewRequestWithContext(fence.NewContext(bounded(t), g), http.MethodHead, service.URL, nil) // whose answer has no body
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp, err := (&http.Client{Transport: fencehttp.Transport{Base: http.DefaultTransport}}).Do(r)
 		if err != nil || resp.StatusCode != 409 {
-			t.Errorf("%v, %v", resp, err)
+			t.Errorf("%s: %v, %v", what, resp, err)
 		} else {
-			resp.Body.Close() //nolint:errcheck // read only
+			resp.Body.Close() //nolint:errcheck // it is empty
+		}
+		if (told == 1) != (what == "real") {
+			t.Errorf("%s: the lease was told %d times", what, told)
 		}
 		if r.Header.Get(fencehttp.Header) != "" {
-			t.Error("the request was changed")
+			t.Errorf("%s: the request was changed", what)
 		}
 		service.Close()
 	}

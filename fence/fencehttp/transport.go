@@ -3,6 +3,7 @@ package fencehttp
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/fencedlock/fencedlock/fence"
@@ -12,12 +13,17 @@ import (
 // without sign or leading zeros.
 const Header = "Fencing-Token"
 
+// RefusedHeader carries, in an answer that refuses a token as stale, that token. A service that has met a refusal on requests of its
+// own may pass it on: so its sender can tell that it is about another token. That is not read from the body, which is the caller's, and
+// which the answer to a HEAD does not have.
+const RefusedHeader = "Fencing-Token-Refused"
+
 // A Transport puts the token of the grant that a request's context carries (fence.NewContext) into its [Header]. A request
 // whose context carries none is sent as it is, so that the Guard can refuse it; a header that somebody has set by hand stays
 // only then. A grant that cannot be one, or whose lease was given up, is an error, and nothing is sent; so is one of a lock that others
 // hold at the same time, shared or with permits ([fence.ErrShared]): a live holder would be refused after another, and told that it is stale.
 //
-// When the answer is a Guard's refusal of a stale token, the lease of the grant is ended, and the answer is returned as it is.
+// When the answer is a Guard's refusal of the token as stale, the lease of the grant is ended, and the answer is returned as it is.
 // Any number of goroutines may use one.
 type Transport struct {
 	Base http.RoundTripper // what sends; nil: http.DefaultTransport
@@ -47,15 +53,19 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
-	r.Header.Set(Header, strconv.FormatInt(int64(g.Token), 10))
+	token := format(g.Token)
+	r.Header.Set(Header, token)
 	resp, err := base.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusConflict {
-		if last, err := parse(resp.Header.Values(Header)); err == nil && last > g.Token {
+		last, err := parse(resp.Header.Values(Header))
+		if err == nil && last > g.Token && slices.Equal(resp.Header.Values(RefusedHeader), []string{token}) {
 			g.Stale(&fence.StaleError{Resource: r.Method + " " + r.URL.Redacted(), Lock: g.Lock, Token: g.Token, LastToken: last})
 		}
 	}
 	return resp, err
 }
+
+func format(t fence.Token) string { return strconv.FormatInt(int64(t), 10) }
 
 // parse takes what the header can hold, and nothing that merely looks like it.
 func parse(values []string) (fence.Token, error) {
@@ -63,7 +73,7 @@ func parse(values []string) (fence.Token, error) {
 		return 0, fmt.Errorf("%d headers %s, want one", len(values), Header)
 	}
 	n, err := strconv.ParseInt(values[0], 10, 64)
-	if err != nil || n <= 0 || n >= 1<<53 || strconv.FormatInt(n, 10) != values[0] {
+	if err != nil || n <= 0 || n >= 1<<53 || format(fence.Token(n)) != values[0] {
 		return 0, fmt.Errorf("%s %.40q: want a decimal number from 1 to below 2^53", Header, values[0])
 	}
 	return fence.Token(n), nil

@@ -75,4 +75,5 @@
 //	the end cannot be recorded    tried for 15 s under the lease; then ErrNotRecorded, and unfinished
 //	a commit without an answer    Tx looks at the record: the success, or a failure
 //	a restart of the database     Run waits until grants are no longer held back
+//	the server only reads         tried for 15 s, since a failover may cure it; then pglock.ErrReadOnly, or ErrNotRecorded after f
 package once

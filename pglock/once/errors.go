@@ -69,6 +69,8 @@ func (r *Runner) explain(what string, err error) error {
 	switch state(err) {
 	case "3F000", "42883", "42P01", "42704":
 		return fmt.Errorf("once: %s: %w: run migrations.Up for schema %q with this version of the library (%w)", what, pglock.ErrNotMigrated, r.locks.Schema(), err)
+	case "25006":
+		return fmt.Errorf("once: %s: %w: the records are written on the primary (%w)", what, pglock.ErrReadOnly, err)
 	case "42501":
 		return fmt.Errorf("once: %s: %w: as the owner of the schema: SELECT %s.grant_locker('the_role') (%w)",
 			what, pglock.ErrNotAllowed, pgx.Identifier{r.locks.Schema()}.Sanitize(), err)

@@ -350,6 +350,61 @@ func TestALostReplyIsSettled(t *testing.T) {
 	}
 }
 
+// A demoted is a pool of one session that may not write, as on a server that has become a standby. before is called with the number
+// of each try to begin.
+type demoted struct {
+	*pgxpool.Pool
+	tries  int
+	before func(try int)
+}
+
+func (d *demoted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "once_start") {
+		d.tries++
+		d.before(d.tries)
+	}
+	return d.Pool.Query(ctx, sql, args...)
+}
+
+// Whether a server that only reads will write again is for the time to tell: it is waited for, as pglock's Acquire does.
+func TestAServerThatOnlyReadsIsWaitedForAndNamed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	pc, err := pgxpool.ParseConfig(d.URL)
+	wantErr(t, "ParseConfig", err, nil)
+	pc.MaxConns, pc.ConnConfig.RuntimeParams["default_transaction_read_only"] = 1, "on"
+	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
+	wantErr(t, "NewWithConfig", err, nil)
+	t.Cleanup(pool.Close)
+	db := &demoted{Pool: pool}
+	a := runner(t, d.URL, "a", db)
+	if _, err := a.Prune(soon(t), 0); !errors.Is(err, pglock.ErrReadOnly) || !strings.Contains(err.Error(), "primary") {
+		t.Errorf("Prune = %v, want ErrReadOnly", err)
+	}
+	ctx, cancel := context.WithCancelCause(soon(t))
+	over := errors.New("over")
+	db.before = func(try int) {
+		if try == 3 {
+			cancel(over)
+		}
+	}
+	err = a.Run(ctx, "report", tick, nothing(t))
+	wantErr(t, "Run until its ctx ends", err, pglock.ErrReadOnly)
+	wantErr(t, "Run until its ctx ends", err, over)
+
+	db.tries = 0
+	db.before = func(try int) {
+		if try == 3 {
+			_, err := pool.Exec(soon(t), `SET default_transaction_read_only = off`)
+			wantErr(t, "SET", err, nil)
+		}
+	}
+	wantErr(t, "Run through it", a.Run(soon(t), "report", tick, does(nil)), nil)
+	if rec := last(t, a); db.tries != 3 || rec.Outcome != once.Done {
+		t.Errorf("%d tries; on record: %+v", db.tries, rec)
+	}
+}
+
 // A lock that is free and whose row is locked, as while another is being granted it, is not taken for one that is held.
 func TestALockThatChangesHandsIsAskedForAgain(t *testing.T) {
 	t.Parallel()

@@ -89,7 +89,7 @@ func (r *Runner) History(ctx context.Context, job string, most int) ([]Record, e
 //
 // Only the owner of the schema may, since a service that could would be able to run anything anew. age below the cap on TTLs counts as
 // the cap. It works in short transactions, and blocks until all is done or ctx ends; what was forgotten by then is counted beside an
-// error, which is one of those of History.
+// error, which is one of those of History, or pglock.ErrReadOnly.
 func (r *Runner) Prune(ctx context.Context, age time.Duration) (total int, err error) {
 	if age < 0 {
 		return 0, fmt.Errorf("%w: Prune of records that are %v old", ErrInvalid, age)
@@ -173,6 +173,7 @@ func (r *Runner) endOnce(ctx context.Context, db fence.DB, o occurrence, l *pglo
 func (r *Runner) insist(ctx context.Context, send func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, recordTime, fmt.Errorf("not within %v: %w", recordTime, context.DeadlineExceeded))
 	defer cancel()
+	var why error
 	for {
 		try, end := context.WithTimeout(ctx, tryTime)
 		err := send(try)
@@ -180,10 +181,13 @@ func (r *Runner) insist(ctx context.Context, send func(context.Context) error) e
 		if err == nil || !passing(err) {
 			return err
 		}
+		if why == nil || ctx.Err() == nil { // a try that ctx has ended hides why there were several
+			why = err
+		}
 		select {
 		case <-time.After(tryAgain):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), why)
 		}
 	}
 }
@@ -194,7 +198,7 @@ func passing(err error) bool {
 		return false
 	}
 	switch code := state(err); {
-	case code == "", code == "25006": // of the connection; of a standby
+	case code == "", code == "25006": // of the connection; of a standby, which a failover may make the primary
 		return true
 	default:
 		// Connections, conflicts of transactions, lack of resources, locks, and what an operator does.
