@@ -51,8 +51,8 @@
 // # Waiting
 //
 // Acquire and Do wait. The goroutines of one client queue up for a name, first come first served, and a release hands the lock to
-// the next of them with the same commit. Between processes there is no order unless all of them say [Fair]: a release wakes the one that has
-// waited longest, and whoever asks first is granted the lock. Waiting holds no transaction and no snapshot in the database, and its cost does not
+// the next of them with the same commit. Between processes a release hands it to the one that has waited longest, with its own commit too; but whoever
+// asks while it is free is granted it, and only [Fair] keeps an order in all cases. Waiting holds no transaction and no snapshot in the database, and its cost does not
 // grow with the number of those who wait: see [Client.Acquire].
 //
 // # Kinds
@@ -76,7 +76,7 @@
 //	a restart, failover, restore  leases that survived go on; new grants are held back until every one that may have been lost
 //	                              has run out (30 s unless migrations.Up was told otherwise)
 //	PgBouncer, transaction mode   works; found out by itself. Waiters poll, unless Config.ListenURL leads around it
-//	a waiter that dies            the release that would have woken it wakes nobody: the others ask by themselves within 3 s
+//	a waiter that dies            a release that hands the lock to it gives it 3 s to come; then the others are granted it
 //	a listener that hears nothing waiters poll until it hears again
 //	a stepped wall clock here     can end a lease too early, never too late
 package pglock

@@ -52,6 +52,7 @@ type reply struct {
 	name      string  // which of several is in the way
 	slot      int     // of a grant; what the name is, where it is of another kind
 	awaited   bool    // another process waits for what was granted by a hand-over
+	disowned  bool    // what may be granted yet to this acquisition is given back
 	err       error
 }
 

@@ -42,7 +42,7 @@ func NoRenewal() Option {
 // Fair lets those who wait for a name be served in the order in which they came, over all processes: the first of each process
 // has its place in a line that the database keeps. It counts among those who ask for it; whoever does not, looks at no line. It
 // costs another round trip for each grant, and the hand-over within the process. A process that dies while it is first in
-// the line keeps the others waiting for at most 6 s: it has 3 s to take the lock, and the others ask by themselves within 3 s. One that
+// the line keeps the others waiting for at most 6 s: it has 3 s to come for the lock, and the others ask by themselves within 3 s. One that
 // lives and does not come to ask within 3 s, because it is paused, say, loses its place. Fair is for Acquire and Do: TryAcquire,
 // which waits for nobody, refuses it.
 func Fair() Option {

@@ -204,8 +204,8 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		w.request = nil
 	}
 	w.granted, w.marked = a.status == "granted", a.status == "marked"
-	if answered := a.status != "" || a.err != nil; answered && r.id == w.id && (a.status == "spent" || a.err != nil || r.unsure) {
-		w.id, w.promised = acquisition{}, false // it is over, or will be: what may have been granted is given back
+	if r.id == w.id && (a.status == "spent" || a.disowned) {
+		w.id, w.promised = acquisition{}, false
 	}
 	w.isShared = w.isShared || w.config.kind == alone && a.status == "held" && a.slot == int(shared)
 	for _, q := range w.queues {

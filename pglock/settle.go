@@ -93,8 +93,9 @@ func (w *workLine) deliver(r *request, a reply) {
 	if granted {
 		w.client.sawToken(a.token)
 	}
+	a.disowned = !granted && r.unsure && w.session.ghosts
 	told := r.answer(a)
-	if granted && !told || !granted && r.unsure && w.session.ghosts {
+	if granted && !told || a.disowned {
 		w.surrender(w.endOf(r))
 	}
 }
@@ -143,7 +144,7 @@ func (w *workLine) fail(b batch, err error) {
 	w.failing = true
 	w.client.log.Log(context.Background(), level, "pglock: cannot acquire or release", "error", err)
 	for _, r := range b.requests {
-		r.answer(reply{err: err})
+		r.answer(reply{err: err, disowned: r.unsure})
 		if r.unsure {
 			w.surrender(w.endOf(r))
 		}

@@ -1,0 +1,231 @@
+package pglock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencedlock/fencedlock/internal/pgtest"
+	"github.com/fencedlock/fencedlock/pglock"
+)
+
+// heir is a client that hears over a connection of its own, so that what it asks can be held up.
+func heir(t *testing.T, d *pgtest.Database) (*pglock.Client, *pgtest.Proxy) {
+	t.Helper()
+	p := pgtest.NewProxy(t, d)
+	return attentive(t, d, p.URL(), pglock.Config{Owner: "heir", ListenURL: d.URL, TTL: 20 * time.Second}), p
+}
+
+func waits(t testing.TB, d *pgtest.Database, n int) {
+	t.Helper()
+	d.WaitFor(t, `SELECT count(*) = $1 FROM pglock.waits WHERE acquisition IS NOT NULL`, n)
+}
+
+// ownerOfA is who holds the lock "a", as the database has it.
+func ownerOfA(t testing.TB, d *pgtest.Database) string {
+	t.Helper()
+	return pgtest.Query[string](t, d, `SELECT coalesce((SELECT owner FROM pglock.leases WHERE name = 'a' AND expires_at > clock_timestamp()), '')`)
+}
+
+// Once a release has been answered, the lock is granted to the process that waited, though that one has not asked again. Its lease has
+// the whole TTL all the same.
+func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]pglock.Option{"first come": nil, "fair": {pglock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, p := heir(t, d)
+			waiting := acquiring(soon(t), c, "a", opts...)
+			waits(t, d, 1)
+			p.Stall(pgtest.ToServer)
+
+			release(t, l)
+
+			if who := ownerOfA(t, d); who != "heir" {
+				t.Errorf("%q holds the lock, want the process that waits", who)
+			}
+			token := pgtest.Query[int64](t, d, `SELECT token FROM pglock.leases WHERE name = 'a'`)
+			p.Resume()
+			got := granted(t, waiting)
+			if int64(got.Token()) != token {
+				t.Errorf("token %d, want that of the release, %d", got.Token(), token)
+			}
+			if left := time.Until(got.Deadline()); left < 10*time.Second {
+				t.Errorf("the lease lasts %v, want its TTL of 20 s, but for the margin", left)
+			}
+			stillHeld(t, d, got)
+			release(t, got)
+			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.waits)`)
+		})
+	}
+}
+
+// What such a lease would lose: it is only woken.
+func TestAReleaseOnlyWakesWhoeverAsksForMore(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]pglock.Option{
+		"HoldAtLeast": pglock.HoldAtLeast(time.Hour), "LockDelay": pglock.LockDelay(time.Hour), "Metadata": pglock.Metadata("x"), "Shared": pglock.Shared(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, p := heir(t, d)
+			waiting := acquiring(soon(t), c, "a", opt)
+			d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+			p.Stall(pgtest.ToServer)
+			release(t, l)
+			if who := ownerOfA(t, d); who != "" {
+				t.Errorf("%q holds the lock, want nobody", who)
+			}
+			p.Resume()
+			release(t, granted(t, waiting))
+		})
+	}
+}
+
+// A process that does not come for the lock has lost its turn, and nothing else: it goes on waiting.
+func TestALockThatIsNotFetchedGoesToAnother(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p := heir(t, d)
+	late := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	p.Stall(pgtest.ToServer)
+	release(t, l)
+
+	d.Age(t, "a", 3*time.Second)
+	other := take(t, client(t, d), "a")
+	p.Resume()
+
+	stillHeld(t, d, other)
+	waits(t, d, 1)
+	release(t, other)
+	got := granted(t, late)
+	if got.Token() <= other.Token() {
+		t.Errorf("token %d after %d", got.Token(), other.Token())
+	}
+	release(t, got)
+}
+
+// A waiter gives up while the lock is being granted to it: it goes to the next one, in its own process too.
+func TestALockThatWasGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, next := range []string{"in its process", "in another", "nobody"} {
+		t.Run(next, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			first := client(t, d)
+			l := take(t, first, "a", pglock.TTL(30*time.Second))
+			c, p := heir(t, d)
+			ctx, giveUp := context.WithCancel(t.Context())
+			gone := acquiring(ctx, c, "a")
+			waits(t, d, 1)
+			var waiting <-chan acquired
+			switch next {
+			case "in its process":
+				waiting = acquiring(soon(t), c, "a")
+				queued(t, c, "a", 2)
+			case "in another":
+				waiting = acquiring(soon(t), attentive(t, d, d.URL, pglock.Config{}), "a")
+				waits(t, d, 2)
+			}
+			p.Stall(pgtest.ToServer)
+			release(t, l)
+			giveUp()
+			wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+			p.Resume()
+			if waiting != nil {
+				l := granted(t, waiting)
+				stillHeld(t, d, l)
+				release(t, l)
+			}
+			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.leases WHERE name = 'a' AND expires_at > 'epoch')`)
+		})
+	}
+}
+
+// The answer to the fetching is lost. It is asked for once more, and the lease is good.
+func TestAFetchWhoseAnswerIsLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	for _, moment := range []string{"marking", "fetching"} {
+		t.Run(moment, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, p := heir(t, d)
+			var lost <-chan struct{}
+			if moment == "marking" {
+				lost = p.LoseNextReply("heir")
+			}
+			waiting := acquiring(soon(t), c, "a")
+			waits(t, d, 1)
+			eventually(t, "it was told", func() bool { return pglock.Refused(c, "a") })
+			if moment == "fetching" {
+				lost = p.LoseNextReply("heir")
+			}
+			release(t, l)
+			happens(t, "an answer is lost", lost)
+			got := granted(t, waiting)
+			stillHeld(t, d, got)
+			release(t, got)
+		})
+	}
+}
+
+// Many processes, one lock, sections that do nothing: each is served in its turn, and nobody has it beside another.
+func TestProcessesTakeTurnsWithoutBeingFair(t *testing.T) {
+	t.Parallel()
+	const processes, turns = 5, 30
+	d := pgtest.DB(t)
+	ctx, enough := context.WithCancel(t.Context())
+	defer enough()
+	grants, inside := [processes]counter{}, make(chan string, 1)
+	var all []<-chan error
+	for i := range processes {
+		c := attentive(t, d, d.URL, pglock.Config{})
+		all = append(all, async(func() error {
+			for ctx.Err() == nil {
+				err := c.Do(ctx, "a", func(context.Context, *pglock.Lease) error {
+					select {
+					case inside <- fmt.Sprint(i):
+						grants[i].add()
+						<-inside
+						return nil
+					default:
+						return fmt.Errorf("%d got in beside %s", i, <-inside)
+					}
+				})
+				if err != nil && ctx.Err() == nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	least := func() int {
+		n := grants[0].get()
+		for i := range grants {
+			n = min(n, grants[i].get())
+		}
+		return n
+	}
+	eventually(t, "each has its turns", func() bool { return least() >= turns })
+	before := [processes]int{}
+	for i := range grants {
+		before[i] = grants[i].get()
+	}
+	base := least()
+	eventually(t, "each has as many again", func() bool { return least() >= base+turns })
+	enough()
+	for i, a := range all {
+		wantErr(t, "Do", happens(t, "it ends", a), nil)
+		if n := grants[i].get() - before[i]; n > 10*turns {
+			t.Errorf("process %d had %d turns while another had some %d", i, n, turns)
+		}
+	}
+}
