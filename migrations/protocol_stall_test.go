@@ -23,6 +23,7 @@ END $$`
 var (
 	beforeGrantLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED) free", "AND public.stall() FOR UPDATE SKIP LOCKED) free"}
 	beforeBatchLock   = place{"pglock.acquire", "FOR UPDATE SKIP LOCKED) x", "AND public.stall() FOR UPDATE SKIP LOCKED) x"}
+	beforeFetch       = place{"pglock.acquire", "IF heirs IS NOT NULL", "PERFORM public.stall(); IF heirs IS NOT NULL"}
 	beforeRenewLock   = place{"pglock.renew", "FOR NO KEY UPDATE SKIP LOCKED", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED"}
 	beforeReleaseLock = place{"pglock.release", "FOR NO KEY UPDATE SKIP LOCKED) mine", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED) mine"}
 	beforeBatchEnd    = place{"pglock.release", "FOR NO KEY UPDATE SKIP LOCKED) x", "AND public.stall() FOR NO KEY UPDATE SKIP LOCKED) x"}
