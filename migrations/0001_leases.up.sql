@@ -205,8 +205,8 @@ BEGIN
 END $$;
 
 -- Grants locks. One answer for each input:
---   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives: that is
---                 a pure read, but for what was bequeathed, which gets its TTL from now on
+--   granted       token; remaining_us of the TTL. Also the answer to a retry of the same acquisition while it lives, and to
+--                 the first asking for one that a release has granted: that is a pure read
 --   held          token, owner, since, remaining_us of who is in the way; nothing was written
 --   kept          the same of who was the last: nobody holds it, and it is kept from others for remaining_us
 --   other_kind    the same of who holds it as what it is: slot says what that is, as kinds does
@@ -223,14 +223,14 @@ END $$;
 -- this database. delays_us keeps the name from others after the lease has run out, unless it is released; a day at most. kinds are as
 -- leases.permits: 0 alone, -1 beside other readers, n as one of n. Neighbours with the same number in lots are granted all or
 -- none, with one token, and all as the last of them says. client and waits are those of mark: where a number is there, a grant takes
--- the mark away, and a name that is held is marked, in the same call.
+-- the mark away, and a name that is held is marked, in the same call; heirs says which of them a release may grant, as marks have it.
 CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, ttls_us bigint[], holds_us bigint[] DEFAULT NULL,
   metas text[] DEFAULT NULL, seen bigint DEFAULT 0, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL, lots int[] DEFAULT NULL,
-  client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL)
+  client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL, heirs boolean[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE cap bigint; lock text; last bigint; first int := 1; waiting int[]; heirs int[]; done boolean[]; plain boolean;
+DECLARE cap bigint; lock text; last bigint; first int := 1; waiting int[]; done boolean[];
 BEGIN
   label := left(label, 1000);
   SELECT g.cap_us INTO cap FROM pglock.guard_now g WHERE g.ready AND NOT g.other AND seen <= g.last_token;
@@ -304,8 +304,7 @@ BEGIN
         EXIT;
       END IF;
       SELECT CASE WHEN (acquisitions[k] IS NOT NULL AND ttls_us[k] >= 100000) IS NOT TRUE THEN 'invalid'
-                  WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at <= clock_timestamp() THEN 'spent'
-                    WHEN x.expires_at < x.granted_at + x.ttl THEN 'bequeathed' ELSE 'granted' END
+                  WHEN x.acquisition = acquisitions[k] THEN CASE WHEN x.expires_at > clock_timestamp() THEN 'granted' ELSE 'spent' END
                   WHEN x.revoked = acquisitions[k] THEN 'spent'
                   WHEN ttls_us[k] > cap THEN 'ttl_too_long'
                   WHEN x.permits <> 0 THEN 'slots'
@@ -335,38 +334,18 @@ BEGIN
     ELSIF status = 'ttl_too_long' THEN
       remaining_us := cap;
     END IF;
-    IF status = 'bequeathed' THEN
-      heirs := heirs || k;                               -- below: this need not be durable, and a grant must
-      CONTINUE;
-    ELSIF waits[k] > 0 AND status IN ('held', 'kept', 'retry') THEN
-      waiting := waiting || k;                           -- nor a mark
+    IF waits[k] > 0 AND status IN ('held', 'kept', 'retry') THEN
+      waiting := waiting || k;                           -- below: a mark need not be durable, and a grant must
       CONTINUE;
     ELSIF waits[k] > 0 AND status = 'granted' THEN
       PERFORM pglock.wait_over(names[k], client);
     END IF;
     RETURN NEXT;
   END LOOP;
-  -- The bequest was durable. Its longer time is that of a renewal, which may be lost in a crash: nothing is granted after one until that
-  -- has run out.
   slot := 0;
-  IF heirs IS NOT NULL AND pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
-  FOREACH ord IN ARRAY coalesce(heirs, '{}') LOOP
-    UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl
-      FROM (SELECT x.ctid AS at FROM pglock.leases x WHERE x.name = names[ord] AND x.slot = 0 AND x.acquisition = acquisitions[ord]
-              AND x.expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED) mine
-      WHERE l.ctid = mine.at
-      RETURNING 'granted', l.token, l.owner, l.granted_at, extract(epoch FROM l.ttl) * 1000000 INTO status, token, owner, since, remaining_us;
-    IF NOT FOUND THEN
-      status := 'retry'; token := 0; owner := ''; since := NULL; remaining_us := 0;
-    ELSIF waits[ord] > 0 AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[ord] AND w.client = acquire.client) THEN
-      PERFORM pglock.wait_over(names[ord], client);      -- marked once more, at the same moment
-    END IF;
-    RETURN NEXT;
-  END LOOP;
   FOREACH ord IN ARRAY coalesce(waiting, '{}') LOOP
-    plain := (kinds[ord] <> 0 OR holds_us[ord] > 0 OR delays_us[ord] > 0 OR metas[ord] IS NOT NULL) IS NOT TRUE;
     SELECT m.status, m.token, m.owner, m.since, m.remaining_us INTO status, token, owner, since, remaining_us
-      FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord], CASE WHEN plain THEN acquisitions[ord:ord] END, label,
+      FROM pglock.mark(names[ord:ord], client, waits[ord:ord], ARRAY[false], kinds[ord:ord], CASE WHEN heirs[ord] THEN acquisitions[ord:ord] END, label,
         ttls_us[ord:ord]) m;
     RETURN NEXT;
   END LOOP;

@@ -6,8 +6,10 @@
 -- that is oldest: one is woken and not all. No mark, no NOTIFY, which would serialize commits.
 --
 -- A mark can say what its owner will ask for. Then the release grants it that, in its own transaction: a bequest, for three seconds or
--- the TTL if that is less. Who is woken asks for the same acquisition, finds it granted, and the lease gets all of its time: see acquire.
--- So a lock that is wanted goes from one process to the next with one flush, and in order. A bequest that nobody fetches runs out.
+-- the TTL if that is less. Who is woken asks for the same acquisition, finds it granted, and trusts what is left of it; its first renewal comes
+-- soon, and gives it its TTL. So a lock that is wanted goes from one process to the next with one flush, and in order. A bequest that
+-- nobody fetches runs out. (To fetch it is to read. What a holder trusts is on the disk: after the crash of a backend the server may have
+-- lost what was not, and has not been restarted.)
 --
 -- Any other mark stays until its owner is granted the lock or gives up, so that whoever was woken and finds that another was faster has
 -- not lost its turn. The next release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for
@@ -54,7 +56,7 @@ BEGIN
 END $$;
 
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
--- synchronous_commit was when the transaction began, and is given where the names may be bequeathed: a grant is durable.
+-- synchronous_commit was before this call, and is given where the names may be bequeathed: a grant is durable.
 CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE m pglock.waits; readers boolean;
 BEGIN
@@ -70,7 +72,7 @@ BEGIN
       -- Only now: a lock on the mark of one who is not woken then would make a release beside this pass it over.
       PERFORM FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken) FOR UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
-      IF durability IS NOT NULL AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
+      IF durability IS NOT NULL AND m.kind = 0 AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
           AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
         PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
       ELSE
@@ -154,11 +156,14 @@ BEGIN
   END LOOP;
 END $$;
 
--- Takes away the mark of a process that has the lock.
-CREATE FUNCTION pglock.wait_over(lock text, waiter uuid) RETURNS void LANGUAGE sql AS $$
-  DELETE FROM pglock.waits w USING (SELECT FROM pglock.waits x WHERE x.name = lock AND x.client = waiter FOR UPDATE SKIP LOCKED) mine
-    WHERE w.name = lock AND w.client = waiter
-$$;
+-- Takes away the mark of a process that has the lock. Most have none: who waits is mostly granted it by a release.
+CREATE FUNCTION pglock.wait_over(lock text, waiter uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM pglock.waits x WHERE x.name = lock AND x.client = waiter) THEN
+    DELETE FROM pglock.waits w USING (SELECT FROM pglock.waits x WHERE x.name = lock AND x.client = waiter FOR UPDATE SKIP LOCKED) mine
+      WHERE w.name = lock AND w.client = waiter;
+  END IF;
+END $$;
 
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
 -- meanwhile, with or without a mark that is left, passes that on; who wanted the name alone lets the readers behind it pass.
@@ -196,7 +201,7 @@ END $$;
 -- awaited says that another process is marked as waiting for what was granted.
 CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], unheld boolean[], ended_slots int[], names text[], acquisitions uuid[],
   label text, ttls_us bigint[], holds_us bigint[], metas text[], seen bigint, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL,
-  lots int[] DEFAULT NULL, client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL)
+  lots int[] DEFAULT NULL, client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL, heirs boolean[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int, ended boolean, awaited boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -205,6 +210,6 @@ BEGIN
   RETURN QUERY SELECT r.ord, r.status, NULL::bigint, NULL, NULL::timestamptz, NULL::bigint, NULL::int, true, false
     FROM pglock.release(ended_names, ended_acquisitions, false, unheld, false, ended_slots) r;
   RETURN QUERY SELECT a.*, false, a.status = 'granted' AND EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[a.ord] AND w.until > clock_timestamp() AND w.client IS DISTINCT FROM exchange.client)
-    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client, waits) a;
+    FROM pglock.acquire(names, acquisitions, label, ttls_us, holds_us, metas, seen, delays_us, kinds, lots, client, waits, heirs) a;
   IF EXISTS (SELECT FROM pglock.waits w WHERE w.name = ANY (ended_names)) THEN PERFORM pglock.wake(ended_names, durability); END IF;
 END $$;

@@ -142,6 +142,7 @@ func (w *workLine) requestArgs(b batch) []any {
 	var holds, delays, waits []int64
 	var metas []*string
 	var kinds, lots []int32
+	var heirs []bool
 	for i, r := range b.requests {
 		for _, name := range r.names {
 			row := len(names)
@@ -151,6 +152,7 @@ func (w *workLine) requestArgs(b batch) []any {
 			metas = sparse(metas, row, r.metadata)
 			kinds = sparse(kinds, row, int32(r.kind))
 			waits = sparse(waits, row, r.wait)
+			heirs = sparse(heirs, row, r.wait != 0 && r.isPlain())
 		}
 		for len(lots) < len(names) {
 			lots = append(lots, int32(i))
@@ -159,7 +161,7 @@ func (w *workLine) requestArgs(b batch) []any {
 	if len(names) == n { // no lots of several
 		lots = nil
 	}
-	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load(), delays, kinds, lots, w.client.listener.id, waits}
+	return []any{names, ids, w.client.cfg.Owner, ttls, holds, metas, w.client.seen.Load(), delays, kinds, lots, w.client.listener.id, waits, heirs}
 }
 
 // sparse adds v to a column, unless it is zero: rows that it does not reach count as zero in the database.

@@ -10,11 +10,11 @@ import (
 	"github.com/fencedlock/fencedlock/pglock"
 )
 
-// heir is a client that hears over a connection of its own, so that what it asks can be held up.
-func heir(t *testing.T, d *pgtest.Database) (*pglock.Client, *pgtest.Proxy) {
+// heir is a client with two ways to the database: what it asks can be held up, and what it hears.
+func heir(t *testing.T, d *pgtest.Database) (c *pglock.Client, asks, hears *pgtest.Proxy) {
 	t.Helper()
-	p := pgtest.NewProxy(t, d)
-	return attentive(t, d, p.URL(), pglock.Config{Owner: "heir", ListenURL: d.URL, TTL: 20 * time.Second}), p
+	asks, hears = pgtest.NewProxy(t, d), pgtest.NewProxy(t, d)
+	return attentive(t, d, asks.URL(), pglock.Config{Owner: "heir", ListenURL: hears.URL(), TTL: 20 * time.Second}), asks, hears
 }
 
 func waits(t testing.TB, d *pgtest.Database, n int) {
@@ -28,8 +28,8 @@ func ownerOfA(t testing.TB, d *pgtest.Database) string {
 	return pgtest.Query[string](t, d, `SELECT coalesce((SELECT owner FROM pglock.leases WHERE name = 'a' AND expires_at > clock_timestamp()), '')`)
 }
 
-// Once a release has been answered, the lock is granted to the process that waited, though that one has not asked again. Its lease has
-// the whole TTL all the same.
+// Once a release has been answered, the lock is granted to the process that waited, though that one has not asked again. Its lease is
+// short, and is renewed soon.
 func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]pglock.Option{"first come": nil, "fair": {pglock.Fair()}} {
@@ -37,7 +37,7 @@ func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
 			t.Parallel()
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-			c, p := heir(t, d)
+			c, p, _ := heir(t, d)
 			waiting := acquiring(soon(t), c, "a", opts...)
 			waits(t, d, 1)
 			p.Stall(pgtest.ToServer)
@@ -53,9 +53,10 @@ func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
 			if int64(got.Token()) != token {
 				t.Errorf("token %d, want that of the release, %d", got.Token(), token)
 			}
-			if left := time.Until(got.Deadline()); left < 10*time.Second {
-				t.Errorf("the lease lasts %v, want its TTL of 20 s, but for the margin", left)
+			if left := time.Until(got.Deadline()); left > 3*time.Second && pgtest.Query[bool](t, d, `SELECT expires_at = granted_at + interval '3 s' FROM pglock.leases WHERE name = 'a'`) {
+				t.Errorf("the lease lasts %v, more than the release has granted", left)
 			}
+			eventually(t, "it has its TTL of 20 s", func() bool { return time.Until(got.Deadline()) > 10*time.Second })
 			stillHeld(t, d, got)
 			release(t, got)
 			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.waits)`)
@@ -68,12 +69,13 @@ func TestAReleaseOnlyWakesWhoeverAsksForMore(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]pglock.Option{
 		"HoldAtLeast": pglock.HoldAtLeast(time.Hour), "LockDelay": pglock.LockDelay(time.Hour), "Metadata": pglock.Metadata("x"), "Shared": pglock.Shared(),
+		"NoRenewal": pglock.NoRenewal(), "MaxHold": pglock.MaxHold(time.Hour),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-			c, p := heir(t, d)
+			c, p, _ := heir(t, d)
 			waiting := acquiring(soon(t), c, "a", opt)
 			d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
 			p.Stall(pgtest.ToServer)
@@ -92,7 +94,7 @@ func TestALockThatIsNotFetchedGoesToAnother(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
 	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-	c, p := heir(t, d)
+	c, p, _ := heir(t, d)
 	late := acquiring(slow(t), c, "a")
 	waits(t, d, 1)
 	p.Stall(pgtest.ToServer)
@@ -112,16 +114,35 @@ func TestALockThatIsNotFetchedGoesToAnother(t *testing.T) {
 	release(t, got)
 }
 
-// A waiter gives up while the lock is being granted to it: it goes to the next one, in its own process too.
+// Nobody else wanted it: whoever comes too late asks anew.
+func TestALockThatIsNotFetchedInTimeIsAskedForAnew(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p, _ := heir(t, d)
+	late := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	p.Stall(pgtest.ToServer)
+	release(t, l)
+	token := pgtest.Query[int64](t, d, `SELECT token FROM pglock.leases WHERE name = 'a'`)
+	d.Age(t, "a", 3*time.Second)
+	p.Resume()
+	got := granted(t, late)
+	if int64(got.Token()) <= token {
+		t.Errorf("token %d, and %d was over", got.Token(), token)
+	}
+	release(t, got)
+}
+
+// A waiter gives up when the lock has been granted to it, and it does not know: the lock goes to the next one, in its own process too.
 func TestALockThatWasGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, next := range []string{"in its process", "in another", "nobody"} {
 		t.Run(next, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.DB(t)
-			first := client(t, d)
-			l := take(t, first, "a", pglock.TTL(30*time.Second))
-			c, p := heir(t, d)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, _, hears := heir(t, d)
 			ctx, giveUp := context.WithCancel(t.Context())
 			gone := acquiring(ctx, c, "a")
 			waits(t, d, 1)
@@ -134,18 +155,58 @@ func TestALockThatWasGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
 				waiting = acquiring(soon(t), attentive(t, d, d.URL, pglock.Config{}), "a")
 				waits(t, d, 2)
 			}
-			p.Stall(pgtest.ToServer)
+			hears.Stall(pgtest.ToClient)
 			release(t, l)
+			d.Age(t, "a", -time.Minute) // it does not run out here
 			giveUp()
 			wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
-			p.Resume()
 			if waiting != nil {
 				l := granted(t, waiting)
 				stillHeld(t, d, l)
 				release(t, l)
 			}
 			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.leases WHERE name = 'a' AND expires_at > 'epoch')`)
+			hears.Resume()
 		})
+	}
+}
+
+// The same while the release that grants it is at its commit: nothing is there yet to be given back.
+func TestALockThatIsBeingGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, _, _ := heir(t, d)
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := acquiring(ctx, c, "a")
+	waits(t, d, 1)
+	d.Exec(t, `
+		CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$
+		BEGIN
+			IF new.owner = 'heir' AND new.expires_at > clock_timestamp() THEN PERFORM pg_advisory_xact_lock_shared(1); END IF;
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER wait_for_the_test AFTER UPDATE ON pglock.leases DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`)
+	gate := d.Conn(t)
+	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	released := async(func() error { return l.Release(soon(t)) })
+	d.WaitFor(t, pgtest.Waiting)
+
+	giveUp()
+
+	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+		AND query LIKE '%.release(%' AND state = 'idle')`) // it asked for what it was granted, and found nothing
+	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "Release", happens(t, "the release", released), nil)
+	d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.leases WHERE name = 'a' AND expires_at > 'epoch')`)
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.leases WHERE name = 'a' AND owner = 'heir' AND expires_at = 'epoch'`); n != 1 {
+		t.Error("it was never granted to who gave up")
 	}
 }
 
@@ -157,7 +218,7 @@ func TestAFetchWhoseAnswerIsLostIsRepeated(t *testing.T) {
 			t.Parallel()
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-			c, p := heir(t, d)
+			c, p, _ := heir(t, d)
 			var lost <-chan struct{}
 			if moment == "marking" {
 				lost = p.LoseNextReply("heir")

@@ -56,6 +56,9 @@ func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, erro
 	}
 	l.mu.Lock()
 	l.plan(a.sent)
+	if r.renewEvery < r.ttl { // what is left may be less
+		l.renewAt = sooner(l.renewAt, a.sent.add(max(a.remaining-(r.ttl-r.renewEvery), a.remaining/10)))
+	}
 	l.lapse = time.AfterFunc(left, l.alarm)
 	l.mu.Unlock()
 	c.keeper.add(l)

@@ -84,9 +84,10 @@ type leaseConfig struct {
 	metadata    *string
 }
 
-// isPlain says whether a release by another process may grant it: what its owner does not fetch costs others three seconds then.
+// isPlain says whether a release by another process may grant it. That lasts for three seconds, until it is renewed, and is gone then if
+// nobody comes for it.
 func (lc leaseConfig) isPlain() bool {
-	return lc.kind == alone && len(lc.names) == 1 && lc.holdAtLeast == 0 && lc.lockDelay == 0 && lc.metadata == nil
+	return lc.kind == alone && len(lc.names) == 1 && lc.holdAtLeast == 0 && lc.lockDelay == 0 && lc.maxHold == 0 && !lc.manual && lc.metadata == nil
 }
 
 func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err error) {

@@ -12,7 +12,7 @@ import (
 const (
 	acquireSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0), coalesce(slot, 0)
-FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid, $12::bigint[])`
+FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid, $12::bigint[], $13::boolean[])`
 
 	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
 
@@ -22,7 +22,7 @@ FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[]
 	exchangeSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0), coalesce(slot, 0), ended, awaited
 FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::int[], $5::text[], $6::uuid[], $7::text, $8::bigint[], $9::bigint[], $10::text[], $11::bigint, $12::bigint[],
-  $13::int[], $14::int[], $15::uuid, $16::bigint[])`
+  $13::int[], $14::int[], $15::uuid, $16::bigint[], $17::boolean[])`
 
 	markSQL = `SELECT ord, status, coalesce(token, 0), coalesce(owner, ''), coalesce((extract(epoch FROM since) OPERATOR(pg_catalog.*) 1000000)::bigint, 0),
   coalesce(remaining_us, 0)
