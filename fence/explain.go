@@ -14,7 +14,7 @@ import (
 var (
 	functions = []string{
 		"fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_kept", "fence_credible", "fence_behind", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
-		"fence_state", "protect", "unprotect", "verify",
+		"fence_state", "fence_begin_raised", "fence_begin_held", "fence_begin_stated", "protect", "unprotect", "verify",
 	}
 	relations = []string{"fences", "leases", "fencing_token"}
 )

@@ -50,7 +50,7 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 	defer cancel()
 	idle, total := limits(cfg)
 	fence := question{
-		sql: fmt.Sprintf("SELECT %s.fence_check(%s, %d, %d, %d, %d, true)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, idle, total),
+		sql: fmt.Sprintf("CALL %s.fence_begin_held(%s, %d, %d, %d, %d)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, idle, total),
 		ask: func(ctx context.Context, tx DB) error { return hold(ctx, tx, g, cfg) },
 	}
 	err = within(ctx, start, heldName(g), cfg, fence, func(tx T) error {

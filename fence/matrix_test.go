@@ -88,6 +88,26 @@ var protections = map[string]protection{
 		}
 		return plainly(ctx, tx, g)
 	}},
+	"resource that was raised before, as it travels with BEGIN": {
+		early: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error { return fence.Raise(ctx, tx, g, "ledger") },
+		write: withBegin("raised", ", 'ledger'"),
+	},
+	"protected table, as it travels with BEGIN": {setup: `SELECT pglock.protect('invoices')`, write: withBegin("stated", "")},
+	"held, as it travels with BEGIN":            {held: true, write: withBegin("held", ", 60000, 60000")},
+}
+
+// withBegin writes under what HeldTx and its like send with BEGIN; here it is sent later.
+func withBegin(how, args string) func(context.Context, pgx.Tx, fence.Grant) error {
+	return func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("CALL pglock.fence_begin_%s('%s', %d, %d%s)", how, g.Lock, g.Slot, g.Token, args))
+		if sqlState(err) == "FL000" {
+			return fmt.Errorf("%w: %w", fence.ErrStale, err)
+		}
+		if err != nil {
+			return err
+		}
+		return fence.Explain(plainly(ctx, tx, g))
+	}
 }
 
 // Every order of the steps of a writer and of the rival that takes its lock over: the writer begins, writes and commits; the

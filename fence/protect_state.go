@@ -53,7 +53,7 @@ func statedTx[T transaction](ctx context.Context, start starter[T], g Grant, f f
 		return fmt.Errorf("fence: %s: %w: nothing to run", stateName(g), ErrInvalid)
 	}
 	fence := question{
-		sql: fmt.Sprintf("SELECT %s.fence_state(%s, %d, %d)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token),
+		sql: fmt.Sprintf("CALL %s.fence_begin_stated(%s, %d, %d)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token),
 		ask: func(ctx context.Context, tx DB) error { return state(ctx, tx, g, cfg) },
 	}
 	return Explain(within(ctx, start, stateName(g), cfg, fence, func(tx T) error { return g.explained(f(tx)) }))

@@ -86,10 +86,9 @@ CREATE FUNCTION pglock.stated_grant(lock text, place int, tok bigint) RETURNS te
   SELECT concat_ws(' ', 'pglock'::regnamespace::oid, pg_current_xact_id(), place, tok, lock)
 $$;
 
--- Raises the fence of a named resource, and states the grant. It answers as fence_lift does. If strict, what is refused is the
--- error FL000 instead, for what travels with BEGIN and cannot wait for an answer.
-CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, strict boolean DEFAULT false, OUT verdict text,
-  OUT last_token bigint, OUT last_name text, OUT last_slot int)
+-- Raises the fence of a named resource, and states the grant. It answers as fence_lift does.
+CREATE FUNCTION pglock.fence_raise(res text, lock text, place int, tok bigint, OUT verdict text, OUT last_token bigint,
+  OUT last_name text, OUT last_slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE said text;
@@ -107,20 +106,18 @@ BEGIN
   END IF;
   IF verdict IN ('raised', 'passed') THEN
     said := set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
-  ELSIF strict THEN
-    RAISE EXCEPTION '%: % token % of lock "%"', res, verdict, tok, lock USING ERRCODE = 'FL000';
   END IF;
 END $$;
 
 -- The same for several resources, in the order of their names, so that nobody waits for whoever waits for him. It ends at the
 -- first one that is refused, and tells which; those before it stay raised until the transaction ends.
-CREATE FUNCTION pglock.fence_raise_all(resources text[], lock text, place int, tok bigint, strict boolean DEFAULT false,
-  OUT resource text, OUT verdict text, OUT last_token bigint, OUT last_name text, OUT last_slot int)
+CREATE FUNCTION pglock.fence_raise_all(resources text[], lock text, place int, tok bigint, OUT resource text, OUT verdict text,
+  OUT last_token bigint, OUT last_name text, OUT last_slot int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
   FOR resource IN SELECT DISTINCT r COLLATE "C" FROM unnest(resources) AS r ORDER BY 1 LOOP
     SELECT f.verdict, f.last_token, f.last_name, f.last_slot INTO verdict, last_token, last_name, last_slot
-      FROM pglock.fence_raise(resource, lock, place, tok, strict) AS f;
+      FROM pglock.fence_raise(resource, lock, place, tok) AS f;
     EXIT WHEN verdict NOT IN ('raised', 'passed');
   END LOOP;
 END $$;
@@ -133,9 +130,9 @@ END $$;
 --   stale          a later grant exists: last_token
 --   elsewhere      this database has no such lock
 --   never_granted  no grant of this lock can have the token
--- At repeatable read and serializable it is 40001 where the snapshot is too old to tell. strict is as in fence_raise.
-CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, strict boolean DEFAULT false,
-  OUT verdict text, OUT last_token bigint)
+-- At repeatable read and serializable it is 40001 where the snapshot is too old to tell.
+CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, OUT verdict text,
+  OUT last_token bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   until timestamptz;
@@ -171,7 +168,47 @@ BEGIN
     SELECT x.token INTO last_token FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
     verdict := CASE WHEN FOUND THEN 'stale' ELSE 'elsewhere' END;
   END IF;
-  IF strict AND verdict <> 'held' THEN
+END $$;
+
+-- fence_raise and fence_check as they travel with BEGIN, which cannot wait for an answer: what is refused is the error FL000. They are
+-- procedures since a CALL is neither planned nor has a result, which saves a sixth of what the SELECT costs. What the transactions of
+-- a grant do again and again comes first, in few expressions: PostgreSQL prepares each one anew in each transaction.
+
+-- Also for several resources.
+CREATE PROCEDURE pglock.fence_begin_raised(lock text, place int, tok bigint, VARIADIC resources text[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE r record;
+BEGIN
+  IF cardinality(resources) = 1 THEN
+    PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = resources[1] AND x.name = lock AND x.slot = place
+      AND x.last_token = tok FOR SHARE;
+    IF FOUND AND set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true) <> '' THEN RETURN; END IF;
+  END IF;
+  r := pglock.fence_raise_all(resources, lock, place, tok);
+  IF r.verdict NOT IN ('raised', 'passed') THEN
+    RAISE EXCEPTION '%: % token % of lock "%"', r.resource, r.verdict, tok, lock USING ERRCODE = 'FL000';
+  END IF;
+END $$;
+
+CREATE PROCEDURE pglock.fence_begin_held(lock text, place int, tok bigint, idle_ms int, total_ms int)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  until timestamptz;
+  verdict text;
+BEGIN
+  -- A lock that is held alone, in a session without limits of its own.
+  IF place = 0 AND current_setting('idle_in_transaction_session_timeout') = '0' AND current_setting('statement_timeout') = '0'
+    AND coalesce(current_setting('transaction_timeout', true), '0') = '0'
+  THEN
+    SELECT x.expires_at INTO until FROM pglock.leases x WHERE x.name = lock AND x.slot = 0 AND x.token = tok FOR KEY SHARE;
+    IF clock_timestamp() < until AND concat(set_config('idle_in_transaction_session_timeout', idle_ms::text, true),
+      set_config('statement_timeout', total_ms::text, true),
+      CASE WHEN current_setting('transaction_timeout', true) = '0' THEN set_config('transaction_timeout', total_ms::text, true) END,
+      set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true)) <> ''
+    THEN RETURN; END IF;
+  END IF;
+  verdict := (pglock.fence_check(lock, place, tok, idle_ms, total_ms)).verdict;
+  IF verdict <> 'held' THEN
     RAISE EXCEPTION '% token % of lock "%"', verdict, tok, lock USING ERRCODE = 'FL000';
   END IF;
 END $$;

@@ -12,3 +12,4 @@ DROP FUNCTION pglock.unprotect, pglock.protect, pglock.fence_install, pglock.fen
   pglock.verify, pglock.fence_tree, pglock.fence_row_body, pglock.fence_key_columns, pglock.protection, pglock.fence_row_write,
   pglock.fence_rows, pglock.fence_table, pglock.fence_write, pglock.fence_root, pglock.fence_not_stated, pglock.fence_refuse,
   pglock.stated, pglock.fence_state;
+DROP PROCEDURE pglock.fence_begin_stated;

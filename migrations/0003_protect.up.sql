@@ -23,19 +23,27 @@
 -- subscriber.
 
 -- States the grant that the rest of this transaction is made under. Another one takes its place; ROLLBACK TO a savepoint from
--- before gives it back. fence_raise and fence_check state theirs by themselves.
-CREATE FUNCTION pglock.fence_state(lock text, place int, tok bigint) RETURNS void
+-- before gives it back. fence_raise and fence_check state theirs by themselves. It travels with BEGIN, as fence_begin_held does.
+CREATE PROCEDURE pglock.fence_begin_stated(lock text, place int, tok bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-DECLARE said text;
 BEGIN
   -- Of a lock that lives here, which is all but always.
   PERFORM FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND tok BETWEEN 1 AND x.token;
-  IF NOT FOUND AND NOT pglock.fence_credible(lock, place, tok) THEN
+  IF FOUND AND set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true) <> '' THEN
+    RETURN;
+  ELSIF NOT pglock.fence_credible(lock, place, tok) THEN
     RAISE EXCEPTION 'token % of lock "%" slot % was never granted', tok, lock, place
       USING ERRCODE = 'FL005', DETAIL = jsonb_build_object('lock', lock, 'slot', place, 'token', tok),
         HINT = 'Take the token of a lease that is held.';
   END IF;
-  said := set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
+  PERFORM set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true);
+END $$;
+
+-- The same for a transaction that is open.
+CREATE FUNCTION pglock.fence_state(lock text, place int, tok bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  CALL pglock.fence_begin_stated(lock, place, tok);
 END $$;
 COMMENT ON FUNCTION pglock.fence_state IS 'States the token that the rest of this transaction writes protected tables under.';
 

@@ -1,5 +1,5 @@
 -- Who may do what. No role is created and PUBLIC is given nothing: whoever ran these files owns the schema, and hands out
--- three parts to roles of its own. To take one back: REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pglock FROM the_role, the same
+-- three parts to roles of its own. To take one back: REVOKE ALL ON ALL ROUTINES IN SCHEMA pglock FROM the_role, the same
 -- ON ALL TABLES, and REVOKE USAGE ON SCHEMA pglock.
 
 -- What the schema was installed with, for those who may not read the guard.
@@ -15,6 +15,7 @@ CREATE FUNCTION pglock.grant_locker(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE 'GRANT USAGE ON SCHEMA pglock TO ' || role;
+  EXECUTE 'GRANT EXECUTE ON PROCEDURE pglock.fence_begin_raised, pglock.fence_begin_held, pglock.fence_begin_stated TO ' || role;
   EXECUTE 'GRANT EXECUTE ON FUNCTION pglock.acquire, pglock.renew, pglock.release, pglock.exchange, pglock.mark, pglock.unmark, pglock.check_in, pglock.holder, pglock.once_start, pglock.once_end, pglock.once_records,
     pglock.fence_credible, pglock.fence_behind, pglock.fence_raise, pglock.fence_raise_all, pglock.fence_check, pglock.fence_whole, pglock.fence_kept,
     pglock.fence_row_lock, pglock.fence_row_tombstone, pglock.fence_row_bury, pglock.fence_row_revive, pglock.fence_state, pglock.installation,
@@ -67,7 +68,7 @@ DECLARE
   functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.revoke_lock', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.bequeath', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
-    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
+    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_begin_raised', 'pglock.fence_begin_held', 'pglock.fence_begin_stated', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_behind', 'pglock.fence_lift', 'pglock.stated_grant',
     'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',
     'pglock.fence_table', 'pglock.fence_rows', 'pglock.fence_row_write', 'pglock.protection', 'pglock.fence_key_columns', 'pglock.fence_row_body',

@@ -16,7 +16,7 @@ import (
 var verbs = []string{
 	"acquire", "renew", "release", "check_in", "installation", "exchange", "mark", "unmark", "holder", "once_start", "once_end", "once_records",
 	"fence_behind", "fence_credible", "fence_raise", "fence_raise_all", "fence_check", "fence_whole", "fence_kept", "fence_row_lock", "fence_row_tombstone", "fence_row_bury", "fence_row_revive",
-	"fence_state",
+	"fence_state", "fence_begin_raised", "fence_begin_held", "fence_begin_stated",
 }
 
 // What protects tables: the triggers run with the owner's rights as well; what installs and looks runs with the caller's.

@@ -212,16 +212,24 @@ func TestTheLimitsOfAHeldTransactionAreItsOwn(t *testing.T) {
 		`SET LOCAL idle_in_transaction_session_timeout = '4s'; SET LOCAL statement_timeout = '7s'`: {"4s", "7s"},
 		`SET LOCAL idle_in_transaction_session_timeout = '6s'; SET LOCAL statement_timeout = '1d'`: {"5s", "1min"},
 	} {
-		tx := opened(t, conn, pgx.ReadCommitted)
-		if _, err := tx.Exec(soon(t), set); err != nil {
-			t.Fatal(err)
+		for how, hold := range map[string]func(pgx.Tx) error{
+			"Hold": func(tx pgx.Tx) error { return fence.Hold(soon(t), tx, l.Grant()) },
+			"what HeldTx sends with BEGIN": func(tx pgx.Tx) error {
+				_, err := tx.Exec(soon(t), fmt.Sprintf(`CALL pglock.fence_begin_held('a', 0, %d, 5000, 60000)`, l.Token()))
+				return err
+			},
+		} {
+			tx := opened(t, conn, pgx.ReadCommitted)
+			if _, err := tx.Exec(soon(t), set); err != nil {
+				t.Fatal(err)
+			}
+			wantErr(t, how, hold(tx), nil)
+			i, s, all := limits(tx)
+			if i != want[0] || s != want[1] || total == "0" && all != "1min" {
+				t.Errorf("%s after %s: idle %s, statement %s, in all %s", how, set, i, s, all)
+			}
+			wantErr(t, "Commit", tx.Commit(soon(t)), nil)
 		}
-		wantErr(t, "Hold", fence.Hold(soon(t), tx, l.Grant()), nil)
-		i, s, all := limits(tx)
-		if i != want[0] || s != want[1] || total == "0" && all != "1min" {
-			t.Errorf("after %s: idle %s, statement %s, in all %s", set, i, s, all)
-		}
-		wantErr(t, "Commit", tx.Commit(soon(t)), nil)
 	}
 	if i, s, all := limits(conn); i != idle || s != statement || all != total {
 		t.Errorf("after the transactions: idle %s, statement %s, in all %s", i, s, all)
