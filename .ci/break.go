@@ -164,7 +164,7 @@ var rules = []rule{
 	{"bequests: what is not granted yet is waited for", "pglock/settle.go", "case (s.heir || s.ghost", "case (s.ghost", locks, "WakeUpForOneWhoGaveUp"},
 	{"bequests: an id that is over is not asked for again", "pglock/queue.go", `if r.id == w.id && (a.status == "spent" || a.disowned) {`, "if false {", locks, "NotFetched"},
 	{"bequests: not of what would be lost with it", "pglock/batch.go", "r.wait != 0 && r.isPlain()", "r.wait != 0", locks, "OnlyWakes"},
-	{"bequests: the lease is renewed soon", "pglock/lease.go", "if r.renewEvery < r.ttl {", "if false {", locks, "AReleaseGrants"},
+	{"bequests: the lease is renewed soon", "pglock/lease.go", "l.renewAt = sooner(l.renewAt, a.sent.add(max(a.remaining-", "_ = sooner(l.renewAt, a.sent.add(max(a.remaining-", locks, "AReleaseGrants"},
 	{"waiting: a silent listener is not believed", "pglock/listener.go", "case !arrived:", "case !arrived && false:", locks, "SilentListener"},
 	{"bequest: only what is plain", leases, "CASE WHEN heirs[ord] THEN acquisitions[ord:ord] END", "acquisitions[ord:ord]", protocol, "NotBequeathed"},
 	{"bequest: three seconds", waiting, "least(m.ttl, interval '3 s')", "m.ttl", protocol, "HasWaitedLongest"},

@@ -250,8 +250,8 @@ func (k *keeper) renew(ctx context.Context, due []*Lease) {
 	}
 	err = explain(k.client.cfg.Schema, err)
 	level := slog.LevelWarn
-	if k.failing {
-		level = slog.LevelDebug // said before
+	if k.failing || errors.Is(context.Cause(ctx), context.Canceled) {
+		level = slog.LevelDebug // said before, or the client is closing
 	}
 	k.failing = true
 	k.client.log.Log(ctx, level, "pglock: renewal failed, trying again until the leases lapse", "leases", len(due), "error", err)

@@ -168,7 +168,7 @@ func TestTrustNeverExceedsWhatTheReplySaysIsLeft(t *testing.T) {
 
 		<-l.Done()
 
-		if got, want := time.Since(start), 4*time.Second-margin(9*time.Second); got != want {
+		if got, want := time.Since(start), 4*time.Second-margin(4*time.Second); got != want {
 			t.Errorf("trusted the lease for %v, want exactly %v", got, want)
 		}
 	})

@@ -56,9 +56,8 @@ func newLease(ctx context.Context, c *Client, r *request, a reply) (*Lease, erro
 	}
 	l.mu.Lock()
 	l.plan(a.sent)
-	if r.renewEvery < r.ttl { // what is left may be less
-		l.renewAt = sooner(l.renewAt, a.sent.add(max(a.remaining-(r.ttl-r.renewEvery), a.remaining/10)))
-	}
+	// What is left may be less than the TTL. At once would be in the way of a release that comes at once.
+	l.renewAt = sooner(l.renewAt, a.sent.add(max(a.remaining-(r.ttl-r.renewEvery), a.remaining/30)))
 	l.lapse = time.AfterFunc(left, l.alarm)
 	l.mu.Unlock()
 	c.keeper.add(l)
