@@ -391,3 +391,27 @@ func TestALeaseGetsATryWhileAnothersAttemptHangs(t *testing.T) {
 		}
 	})
 }
+
+// What a waiter was granted, and could not trust, is on its way back: under the same id it would be granted once more, and then end.
+func TestWhatIsGivenBackIsNotAskedForAgain(t *testing.T) {
+	for what, a := range map[string]reply{
+		"granted, too late":   {status: "granted"},
+		"over":                {status: "spent"},
+		"perhaps yet to come": {status: "marked", disowned: true},
+		"unknown":             {err: errGone, disowned: true},
+		"held":                {status: "marked"},
+		"not sent":            {err: errGone},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _ := hold(t, silent, 9*time.Second, 0)
+			lc, _ := c.leaseConfig([]string{"a"}, nil)
+			w := c.queues.enter(lc)
+			first := c.queues.ask(w)
+			c.queues.told(w, first, a)
+			again := c.queues.ask(w).id == first.id
+			if want := what == "held" || what == "not sent"; again != want {
+				t.Errorf("%s: the same id again: %v, want %v", what, again, want)
+			}
+		})
+	}
+}
