@@ -61,7 +61,7 @@ var rules = []rule{
 	{"resource: the same grant's lock", sqlFile, "AND x.last_token = tok FOR SHARE;\n  IF FOUND", "AND x.last_token = tok;\n  IF FOUND", fences, "Tx|Raise|Resource|NoOrder"},
 	{"resource: its own lock", sqlFile, "ELSIF (last_name, last_slot) <> (lock, place) THEN", "ELSIF false THEN", fences, "Resource|Named"},
 	{"resource: several in order", sqlFile, `SELECT DISTINCT r COLLATE "C" FROM unnest(resources) AS r ORDER BY 1 LOOP`, `SELECT r COLLATE "C" FROM unnest(resources) AS r LOOP`, fences, "OrderOfTheirNames"},
-	{"a refusal that travels with BEGIN: resource", sqlFile, "IF r.verdict NOT IN ('raised', 'passed') THEN", "IF false THEN", fences, "Tx|Pool"},
+	{"a refusal that travels with BEGIN: resource", sqlFile, "IF (r.verdict IN ('raised', 'passed')) IS NOT TRUE THEN", "IF false THEN", fences, "Tx|Pool"},
 	{"a refusal that travels with BEGIN: held", sqlFile, "IF verdict <> 'held' THEN", "IF false THEN", "./pglock", "Held"},
 	{"what travels with BEGIN: the same grant's lock", sqlFile, "AND x.last_token = tok FOR SHARE;\n    IF FOUND AND", "AND x.last_token = tok;\n    IF FOUND AND", fences, "NoOrder"},
 	{"what travels with BEGIN: the lock on the lease", sqlFile, "x.slot = 0 AND x.token = tok FOR KEY SHARE;", "x.slot = 0 AND x.token = tok;", fences, "NoOrder"},
