@@ -52,7 +52,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 //
 // A release by another process hands the lock to the one that has waited longest, with the release's own commit: that one is notified, comes
 // for it with one more round trip, and its lease has its TTL from then on. If it does not come within three seconds, others are granted the lock. (With
-// HoldAtLeast, LockDelay, Metadata, another kind or several names it is only woken, and asks.) The client listens on one connection, made when
+// HoldAtLeast, LockDelay, MaxHold, NoRenewal, Metadata, another kind or several names it is only woken, and asks.) The client listens on one connection, made when
 // a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
 // holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
 // the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms. Between two questions
