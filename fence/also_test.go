@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -34,6 +35,34 @@ func TestSeveralResourcesAreRaisedInTheOrderOfTheirNames(t *testing.T) {
 		wantErr(t, "Raise", fence.Raise(ctx, first, grant(7), "a"), nil)
 	}
 	rollback(t, first)
+}
+
+// PostgreSQL's functions have a hundred arguments at most.
+func TestAnyNumberOfResourcesIsRaised(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	more := make([]string, 200)
+	for i := range more {
+		more[i] = fmt.Sprint(i)
+	}
+	ctx := bounded(t)
+	wantErr(t, "Tx of a pool", fence.Tx(ctx, d.Pool(t), grant(7), "a", nothing, fence.Also(more...)), nil) // they travel with BEGIN
+	wantErr(t, "Tx of a connection", fence.Tx(ctx, d.Conn(t), grant(7), "a", nothing, fence.Also(more...)), nil)
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.fences WHERE last_token = 7`); n != 201 {
+		t.Errorf("%d fences were raised, want 201", n)
+	}
+}
+
+// What travels with BEGIN lets nobody in who names nothing.
+func TestNoResourceLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	conn := d.Conn(t)
+	for _, none := range []string{`'{}'`, `NULL`} {
+		if _, err := conn.Exec(t.Context(), `CALL pglock.fence_begin_raised('billing', 0, 7, `+none+`)`); sqlState(err) != "FL000" {
+			t.Errorf("%s: %v, want FL000", none, err)
+		}
+	}
 }
 
 func TestTheRefusedOneOfSeveralResourcesIsNamed(t *testing.T) {

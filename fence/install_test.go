@@ -56,7 +56,10 @@ func TestReadOnly(t *testing.T) {
 		check("HeldTx", fence.HeldTx(t.Context(), conn, grant(7), func(context.Context, pgx.Tx) error { return nil }))
 		check("Protect", fence.Protect(t.Context(), conn, "invoices"))
 	}
-	wantErr(t, "Tx of a pool", fence.Tx(t.Context(), standby.Pool(t), grant(7), "report", nothing), fence.ErrReadOnly) // its fence travels with BEGIN
+	pool := standby.Pool(t) // their fences travel with BEGIN
+	wantErr(t, "Tx of a pool", fence.Tx(t.Context(), pool, grant(7), "report", nothing), fence.ErrReadOnly)
+	wantErr(t, "StatedTx of a pool", fence.StatedTx(t.Context(), pool, grant(7), nothing), fence.ErrReadOnly)
+	wantErr(t, "StatedTx", fence.StatedTx(t.Context(), standby.Conn(t), grant(7), nothing), fence.ErrReadOnly)
 }
 
 func TestUsersOwnMistakesAreNotCalledMissingMigrations(t *testing.T) {

@@ -90,7 +90,7 @@ var protections = map[string]protection{
 	}},
 	"resource that was raised before, as it travels with BEGIN": {
 		early: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error { return fence.Raise(ctx, tx, g, "ledger") },
-		write: withBegin("raised", ", 'ledger'"),
+		write: withBegin("raised", ", ARRAY['ledger']"),
 	},
 	"protected table, as it travels with BEGIN": {setup: `SELECT pglock.protect('invoices')`, write: withBegin("stated", "")},
 	"held, as it travels with BEGIN":            {held: true, write: withBegin("held", ", 60000, 60000")},

@@ -23,7 +23,7 @@ import (
 //
 // It blocks for a round trip. After an error nothing was stated, and PostgreSQL wants the transaction rolled back.
 //
-// Errors: [ErrNeverGranted], [ErrNoToken], [ErrInvalid], [ErrNotMigrated], or what PostgreSQL says, wrapped.
+// Errors: [ErrNeverGranted], [ErrNoToken], [ErrInvalid], [ErrNotMigrated], [ErrReadOnly] from a standby, or what PostgreSQL says, wrapped.
 func State(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
 	return stateIn(ctx, tx, g, opts)
 }

@@ -52,7 +52,7 @@ func raisedTx[T transaction](ctx context.Context, start starter[T], g Grant, res
 		literals[i] = literal(name)
 	}
 	fence := question{
-		sql: fmt.Sprintf("CALL %s.fence_begin_raised(%s, %d, %d, %s)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, join(literals)),
+		sql: fmt.Sprintf("CALL %s.fence_begin_raised(%s, %d, %d, ARRAY[%s])", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, join(literals)),
 		ask: func(ctx context.Context, tx DB) error { return raise(ctx, tx, g, names, cfg) },
 	}
 	return within(ctx, start, strings.Join(names, ", "), cfg, fence, func(tx T) error { return g.explained(f(tx)) })

@@ -39,6 +39,22 @@ func TestTxCommitsUnderTheFence(t *testing.T) {
 	}
 }
 
+// A pool's transactions of one grant take a short way, which is as strict: the fence is of one lock and slot, and the grant is stated.
+func TestTheShortWayOfAPoolIsAsStrict(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; SELECT pglock.protect('invoices');
+		INSERT INTO pglock.leases (name, token, expires_at) VALUES ('billing', 7, clock_timestamp() + interval '1 h')`)
+	pool := d.Pool(t)
+	ctx := bounded(t)
+	for range 2 { // the first time raises the fence
+		wantErr(t, "Tx", fence.Tx(ctx, pool, grant(7), "ledger", pay), nil)
+	}
+	wantErr(t, "HeldTx", fence.HeldTx(ctx, pool, grant(7), func(_ context.Context, tx pgx.Tx) error { return pay(tx) }), nil)
+	wantErr(t, "another lock", fence.Tx(ctx, pool, fence.Grant{Lock: "other", Token: 7}, "ledger", nothing), fence.ErrOtherLock)
+	wantErr(t, "another slot", fence.Tx(ctx, pool, fence.Grant{Lock: "billing", Slot: 1, Token: 7}, "ledger", nothing), fence.ErrOtherLock)
+}
+
 // What began on the connection before is its owner's to commit.
 func TestTxRefusesAConnectionThatIsInATransaction(t *testing.T) {
 	t.Parallel()

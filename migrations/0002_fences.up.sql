@@ -174,8 +174,8 @@ END $$;
 -- procedures since a CALL is neither planned nor has a result, which saves a sixth of what the SELECT costs. What the transactions of
 -- a grant do again and again comes first, in few expressions: PostgreSQL prepares each one anew in each transaction.
 
--- Also for several resources.
-CREATE PROCEDURE pglock.fence_begin_raised(lock text, place int, tok bigint, VARIADIC resources text[])
+-- Also for several resources. They are one argument: PostgreSQL takes a hundred at most.
+CREATE PROCEDURE pglock.fence_begin_raised(lock text, place int, tok bigint, resources text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE r record;
 BEGIN
@@ -185,7 +185,7 @@ BEGIN
     IF FOUND AND set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true) <> '' THEN RETURN; END IF;
   END IF;
   r := pglock.fence_raise_all(resources, lock, place, tok);
-  IF r.verdict NOT IN ('raised', 'passed') THEN
+  IF (r.verdict IN ('raised', 'passed')) IS NOT TRUE THEN
     RAISE EXCEPTION '%: % token % of lock "%"', r.resource, r.verdict, tok, lock USING ERRCODE = 'FL000';
   END IF;
 END $$;

@@ -33,7 +33,7 @@ CREATE UNLOGGED TABLE pglock.waits (
 );
 
 -- Grants the mutex that a mark waits for to its owner, if this transaction has just freed it, and says whether it did. The rules are
--- those of acquire.
+-- those of acquire; but where no token is left the release must not fail.
 CREATE FUNCTION pglock.bequeath(m pglock.waits) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE drawn bigint; last bigint;
 BEGIN
@@ -42,7 +42,7 @@ BEGIN
     FROM (SELECT x.ctid AS at, x.token FROM pglock.leases x, pglock.guard_now g
             WHERE x.name = m.name AND x.slot = 0 AND x.permits = 0 AND x.expires_at = 'epoch' AND x.not_before <= clock_timestamp()
               AND x.acquisition IS DISTINCT FROM m.acquisition AND x.revoked IS DISTINCT FROM m.acquisition
-              AND g.no_grants_before <= clock_timestamp() AND NOT g.other AND m.ttl BETWEEN interval '100 ms' AND g.cap_us * interval '1 us'
+              AND g.no_grants_before <= clock_timestamp() AND NOT g.other AND g.last_token < 9007199254740991 AND m.ttl BETWEEN interval '100 ms' AND g.cap_us * interval '1 us'
             FOR UPDATE OF x SKIP LOCKED) free
     WHERE l.ctid = free.at
     RETURNING l.token, free.token INTO drawn, last;

@@ -189,6 +189,24 @@ func TestTokensThatHaveRunOutAreToldAtOnce(t *testing.T) {
 	}
 }
 
+// A release that would grant the lock to another process releases it all the same: that one is told when it asks.
+func TestTokensThatHaveRunOutKeepNobodyFromReleasingToAnotherProcess(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, _, _ := heir(t, d)
+	waiting := acquiring(soon(t), c, "a")
+	waits(t, d, 1)
+	d.Exec(t, `SELECT setval('pglock.fencing_token', 9007199254740991)`)
+	release(t, l)
+	if holds(t, d, "a") {
+		t.Error("it was not released")
+	}
+	if err := happens(t, "Acquire returns", waiting).err; state(err) != "2200H" {
+		t.Errorf("Acquire = %v, want 2200H", err)
+	}
+}
+
 // All names in the long mode.
 func TestASchemaOfAnyNameWorks(t *testing.T) {
 	t.Parallel()
