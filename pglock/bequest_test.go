@@ -290,3 +290,41 @@ func TestProcessesTakeTurnsWithoutBeingFair(t *testing.T) {
 		}
 	}
 }
+
+// What a release has granted is fetched, and the answer comes too late to trust it, so it is given back; and that is held up. The
+// waiter waits on, for another acquisition: what is given back must not be the lease that it is granted next.
+func TestWhatWasFetchedTooLateIsGivenBackAndNotTheNextLease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p, _ := heir(t, d)
+	waiting := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	d.Exec(t, `CREATE TABLE held_up (); INSERT INTO held_up DEFAULT VALUES; CREATE TABLE given_back (acquisition uuid);
+		ALTER FUNCTION pglock.release(text[], uuid[], boolean, boolean[], boolean, int[]) RENAME TO really_release;
+		CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean, unheld boolean[], rouse boolean, slots int[])
+		RETURNS TABLE (ord int, status text) LANGUAGE plpgsql AS $$
+		BEGIN
+			IF unheld[1] THEN
+				IF EXISTS (SELECT FROM public.held_up) THEN RAISE lock_not_available; END IF;
+				INSERT INTO public.given_back SELECT unnest(acquisitions);
+			END IF;
+			RETURN QUERY SELECT * FROM pglock.really_release(names, acquisitions, deferred, unheld, rouse, slots);
+		END $$; GRANT ALL ON held_up, given_back TO PUBLIC`)
+	p.Stall(pgtest.ToClient)
+	release(t, l)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity, pglock.leases WHERE datname = current_database() AND query LIKE '%.acquire(%'
+		AND state = 'idle' AND name = 'a' AND query_start > granted_at)`)
+	d.WaitFor(t, `SELECT expires_at < clock_timestamp() FROM pglock.leases WHERE name = 'a'`)
+	other := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	p.Resume()
+	waits(t, d, 1)
+	release(t, other)
+	got := granted(t, waiting)
+
+	d.Exec(t, `DELETE FROM held_up`)
+
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM given_back)`)
+	stillHeld(t, d, got)
+	release(t, got)
+}

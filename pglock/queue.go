@@ -204,7 +204,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		w.request = nil
 	}
 	w.granted, w.marked = a.status == "granted", a.status == "marked"
-	if r.id == w.id && (a.status == "spent" || a.disowned) {
+	if r.id == w.id && (w.granted || a.status == "spent" || a.disowned) { // a grant that came too late to trust is given back
 		w.id, w.promised = acquisition{}, false
 	}
 	w.isShared = w.isShared || w.config.kind == alone && a.status == "held" && a.slot == int(shared)
