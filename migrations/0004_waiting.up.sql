@@ -58,7 +58,7 @@ END $$;
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
 -- synchronous_commit was before this call, and is given where the names may be bequeathed: a grant is durable.
 CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE m pglock.waits; readers boolean;
+DECLARE m pglock.waits; mine pglock.waits; readers boolean;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
   FOR k IN 1..cardinality(names) LOOP
@@ -70,8 +70,11 @@ BEGIN
       EXIT WHEN NOT FOUND OR m.kind >= 0 AND readers;
       EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
       -- Only now: a lock on the mark of one who is not woken then would make a release beside this pass it over.
-      PERFORM FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken) FOR UPDATE SKIP LOCKED;
+      -- And as it is then: who would have been granted it may have given up meanwhile.
+      SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken)
+        FOR UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
+      m := mine;
       IF durability IS NOT NULL AND m.kind = 0 AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
           AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
         PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
@@ -140,7 +143,7 @@ BEGIN
     ELSIF status <> 'retry' AND NOT placed THEN
       INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind, acquisition, owner, ttl)
         VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted, acquisitions[k],
-          left(label, 1000), ttls_us[k] * interval '1 us')
+          concat(left(label, 1000)), ttls_us[k] * interval '1 us')
         ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, kind = excluded.kind, woken = false,
           acquisition = excluded.acquisition, owner = excluded.owner, ttl = excluded.ttl,
           since = CASE WHEN w.until > clock_timestamp() AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN w.since

@@ -328,3 +328,31 @@ func TestWhatWasFetchedTooLateIsGivenBackAndNotTheNextLease(t *testing.T) {
 	stillHeld(t, d, got)
 	release(t, got)
 }
+
+// A waiter gives up before its mark was sent. The mark must not outlive it: the next release would grant the lock to nobody.
+func TestAMarkOfOneWhoGaveUpBeforeItWasSentIsNotLeft(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p, _ := heir(t, d)
+	p.Stall(pgtest.ToClient)
+	busy := acquiring(soon(t), c, "b")
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.leases WHERE name = 'b' AND expires_at > 'epoch')`)
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := acquiring(ctx, c, "a", pglock.Fair())
+	eventually(t, "its mark is to be sent", func() bool { return pglock.Notes(c) == 1 })
+	giveUp()
+	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+
+	p.Resume()
+
+	release(t, granted(t, busy))
+	release(t, take(t, c, "b")) // the notes went before
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.waits`); n != 0 {
+		t.Errorf("%d marks are left", n)
+	}
+	release(t, l)
+	if who := ownerOfA(t, d); who != "" {
+		t.Errorf("%q holds the lock, want nobody", who)
+	}
+}

@@ -46,3 +46,10 @@ func Queues(c *Client) int {
 	defer c.queues.mu.Unlock()
 	return len(c.queues.byName)
 }
+
+// Notes is how many notes a client has not sent yet.
+func Notes(c *Client) int {
+	c.work.mu.Lock()
+	defer c.work.mu.Unlock()
+	return len(c.work.notes)
+}
