@@ -52,10 +52,11 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 //
 // A release by another process hands the lock to the one that has waited longest, with the release's own commit: that one is notified, comes
 // for it with one more round trip, and its lease has its TTL from then on. If it does not come within three seconds, others are granted the lock. (With
-// HoldAtLeast, LockDelay, Metadata, another kind or several names it is only woken, and asks.) The client listens on one connection, made when
+// HoldAtLeast, LockDelay, Metadata, another kind, several names or a TTL below a second it is only woken, and asks.) The client listens on one connection, made when
 // a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
 // holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
-// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms. Between two questions
+// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms: then it is granted what it finds
+// free, and that is nothing for as long as processes that are woken hand the lock to each other. Between two questions
 // it holds nothing in the database.
 //
 // It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting

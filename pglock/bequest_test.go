@@ -69,7 +69,7 @@ func TestAReleaseOnlyWakesWhoeverAsksForMore(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]pglock.Option{
 		"HoldAtLeast": pglock.HoldAtLeast(time.Hour), "LockDelay": pglock.LockDelay(time.Hour), "Metadata": pglock.Metadata("x"), "Shared": pglock.Shared(),
-		"NoRenewal": pglock.NoRenewal(), "MaxHold": pglock.MaxHold(time.Hour),
+		"NoRenewal": pglock.NoRenewal(), "MaxHold": pglock.MaxHold(time.Hour), "a short TTL": pglock.TTL(499 * time.Millisecond),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
