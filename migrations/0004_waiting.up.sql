@@ -58,7 +58,7 @@ END $$;
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
 -- synchronous_commit was before this call, and is given where the names may be bequeathed: a grant is durable.
 CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE m pglock.waits; locked pglock.waits; readers boolean;
+DECLARE m pglock.waits; mine pglock.waits; readers boolean;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
   FOR k IN 1..cardinality(names) LOOP
@@ -70,10 +70,11 @@ BEGIN
       EXIT WHEN NOT FOUND OR m.kind >= 0 AND readers;
       EXIT WHEN EXISTS (SELECT FROM pglock.obstacle(m.name, m.kind, m.client) o WHERE o.status IN ('held', 'other_kind'));
       -- Only now: a lock on the mark of one who is not woken then would make a release beside this pass it over.
-      SELECT x.* INTO locked FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken)
+      -- And as it is then: who would have been granted it may have given up meanwhile.
+      SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken)
         FOR UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
-      m := locked;
+      m := mine;
       IF durability IS NOT NULL AND m.kind = 0 AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
           AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
         PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
@@ -142,7 +143,7 @@ BEGIN
     ELSIF status <> 'retry' AND NOT placed THEN
       INSERT INTO pglock.waits AS w (name, client, wait, since, until, fair, kind, acquisition, owner, ttl)
         VALUES (names[k], mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '1 minute', fairs[k], wanted, acquisitions[k],
-          left(label, 1000), ttls_us[k] * interval '1 us')
+          concat(left(label, 1000)), ttls_us[k] * interval '1 us')
         ON CONFLICT (name, client) DO UPDATE SET wait = excluded.wait, until = excluded.until, fair = excluded.fair, kind = excluded.kind, woken = false,
           acquisition = excluded.acquisition, owner = excluded.owner, ttl = excluded.ttl,
           since = CASE WHEN w.until > clock_timestamp() AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN w.since
@@ -170,8 +171,9 @@ END $$;
 -- Takes away the marks of waits that have ended, and those of the same names that are out of date. Whoever was woken for nothing
 -- meanwhile, with or without a mark that is left, passes that on; who wanted the name alone lets the readers behind it pass.
 -- Where an acquisition is given, a mark that would have it granted is left to the next one in the process, and does that no more.
--- It answers which marks were not there, or in another's hands: what they would have had granted may be granted.
-CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[], acquisitions uuid[] DEFAULT NULL) RETURNS TABLE (ord int)
+-- It answers which marks were not there, or in another's hands: what they would have had granted may be granted, or be about to be: then
+-- it is pending.
+CREATE FUNCTION pglock.unmark(names text[], client uuid, waits bigint[], acquisitions uuid[] DEFAULT NULL) RETURNS TABLE (ord int, pending boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE woken boolean; kind int; there boolean;
 BEGIN
@@ -181,14 +183,22 @@ BEGIN
       UPDATE pglock.waits w SET acquisition = NULL
         FROM (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.acquisition = acquisitions[k] FOR UPDATE SKIP LOCKED) mine
         WHERE w.name = names[k] AND w.client = unmark.client;
-      IF NOT FOUND THEN ord := k; RETURN NEXT; END IF;
+      IF NOT FOUND THEN
+        ord := k;
+        pending := EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.acquisition = acquisitions[k]);
+        RETURN NEXT;
+      END IF;
       CONTINUE;
     END IF;
     DELETE FROM pglock.waits w
       USING (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.wait = waits[k] FOR UPDATE SKIP LOCKED) mine
       WHERE w.name = names[k] AND w.client = unmark.client RETURNING w.woken, w.kind INTO woken, kind;
     there := FOUND;
-    IF NOT there THEN ord := k; RETURN NEXT; END IF;
+    IF NOT there THEN
+      ord := k;
+      pending := EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.client = unmark.client AND x.wait = waits[k]);
+      RETURN NEXT;
+    END IF;
     IF woken OR NOT there OR kind = 0 AND EXISTS (SELECT FROM pglock.waits x WHERE x.name = names[k] AND x.kind = -1) THEN
       PERFORM pglock.wake(names[k:k]);
     END IF;

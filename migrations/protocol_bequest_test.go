@@ -480,3 +480,39 @@ func TestGivingUpMeetsABequestOnItsWay(t *testing.T) {
 		})
 	}
 }
+
+// A waiter gives up between a release's look at its mark and the lock on it. Its mark is taken back, so nobody ends what it might have
+// been granted: it must be granted nothing. The mark is that of others in its process, who are woken.
+func TestGivingUpJustBeforeABequestLeavesNothingGranted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	hookInto(t, db, place{"pglock.wake", "EXIT WHEN EXISTS (SELECT FROM pglock.obstacle", "PERFORM public.stall(); EXIT WHEN EXISTS (SELECT FROM pglock.obstacle"})
+	c, s := newCaller(t, db), newSleeper(t, db)
+	g := c.take("a")
+	heir := s.waitFor(ask{name: "a"})
+	resume := stalled(t, db, c, func() string { return c.release(g) })
+	want(t, "what is not taken back", s.unmark([]string{"a"}, []*string{&heir.id}), "")
+
+	want(t, "release", resume(), "released")
+
+	if c.heldBy("a") == heir.id {
+		t.Error("the lock is granted to one who gave up, and was told that it would not be")
+	}
+	s.wantNotified("the others of its process", "1 a")
+	want(t, "another's try", c.try("a"), "granted")
+}
+
+// Nobody's label is none: a mark that is made by hand must not be in the way of a release.
+func TestAMarkWithoutALabelDoesNotMakeAReleaseFail(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, s := newCaller(t, db), newSleeper(t, db)
+	g := c.take("a")
+	id := newID()
+	want(t, "the mark", one[string](s.caller, `SELECT status FROM pglock.mark(ARRAY['a'], $1::uuid, ARRAY[1::bigint], ARRAY[false], NULL, ARRAY[$2::uuid], NULL,
+		ARRAY[30000000::bigint])`, s.id, id), "marked")
+
+	want(t, "release", c.release(g), "released")
+
+	want(t, "who has it", c.heldBy("a"), id)
+}

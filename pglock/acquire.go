@@ -19,6 +19,10 @@ const (
 
 	// seldomPoll is between two questions of a waiter that a release will wake: what is missed all the same costs no more.
 	seldomPoll = 2 * time.Second
+
+	// deafPatience is after how long a waiter that hears nothing is marked all the same: releases that hand the lock to each other would
+	// never leave it free for who asks now and then. Until it asks again the lock stands idle.
+	deafPatience = 5 * time.Second
 )
 
 // TryAcquire asks for a lock once. It blocks for one round trip when the database answers, for up to half a minute when it is
@@ -53,11 +57,11 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // A release by another process hands the lock to the one that has waited longest, with the release's own commit: that one is notified, and
 // comes for it with one more round trip. Its lease is of three seconds, or of its TTL if that is less, until the first renewal, a tenth of a
 // second later. If it does not come within the three seconds, others are granted the lock. (With HoldAtLeast, LockDelay, Metadata, MaxHold,
-// NoRenewal, another kind or several names it is only woken, and asks.) The client listens on one connection, made when
+// NoRenewal, another kind, several names or a TTL below half a second it is only woken, and asks.) The client listens on one connection, made when
 // a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
 // holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
-// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms. Between two questions
-// it holds nothing in the database.
+// the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms, and is granted what it finds
+// free; after five seconds releases hand the lock to it as well. Between two questions it holds nothing in the database.
 //
 // It waits through lost connections, servers that are read-only, and grants that are held back; an error that waiting
 // cannot cure, such as a wrong password, a missing schema or a sequence of tokens that has ended, is returned at once, to all calls that

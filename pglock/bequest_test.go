@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestAReleaseOnlyWakesWhoeverAsksForMore(t *testing.T) {
 	t.Parallel()
 	for name, opt := range map[string]pglock.Option{
 		"HoldAtLeast": pglock.HoldAtLeast(time.Hour), "LockDelay": pglock.LockDelay(time.Hour), "Metadata": pglock.Metadata("x"), "Shared": pglock.Shared(),
-		"NoRenewal": pglock.NoRenewal(), "MaxHold": pglock.MaxHold(time.Hour),
+		"NoRenewal": pglock.NoRenewal(), "MaxHold": pglock.MaxHold(time.Hour), "a short TTL": pglock.TTL(499 * time.Millisecond),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -289,4 +290,96 @@ func TestProcessesTakeTurnsWithoutBeingFair(t *testing.T) {
 			t.Errorf("process %d had %d turns while another had some %d", i, n, turns)
 		}
 	}
+}
+
+// What a release has granted is fetched, and the answer comes too late to trust it, so it is given back; and that is held up. The
+// waiter waits on, for another acquisition: what is given back must not be the lease that it is granted next.
+func TestWhatWasFetchedTooLateIsGivenBackAndNotTheNextLease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p, _ := heir(t, d)
+	waiting := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	d.Exec(t, `CREATE TABLE held_up (); INSERT INTO held_up DEFAULT VALUES; CREATE TABLE given_back (acquisition uuid);
+		ALTER FUNCTION pglock.release(text[], uuid[], boolean, boolean[], boolean, int[]) RENAME TO really_release;
+		CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean, unheld boolean[], rouse boolean, slots int[])
+		RETURNS TABLE (ord int, status text) LANGUAGE plpgsql AS $$
+		BEGIN
+			IF unheld[1] THEN
+				IF EXISTS (SELECT FROM public.held_up) THEN RAISE lock_not_available; END IF;
+				INSERT INTO public.given_back SELECT unnest(acquisitions);
+			END IF;
+			RETURN QUERY SELECT * FROM pglock.really_release(names, acquisitions, deferred, unheld, rouse, slots);
+		END $$; GRANT ALL ON held_up, given_back TO PUBLIC`)
+	p.Stall(pgtest.ToClient)
+	release(t, l)
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity, pglock.leases WHERE datname = current_database() AND query LIKE '%.acquire(%'
+		AND state = 'idle' AND name = 'a' AND query_start > granted_at)`)
+	d.WaitFor(t, `SELECT expires_at < clock_timestamp() FROM pglock.leases WHERE name = 'a'`)
+	other := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	p.Resume()
+	waits(t, d, 1)
+	release(t, other)
+	got := granted(t, waiting)
+
+	d.Exec(t, `DELETE FROM held_up`)
+
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM given_back)`)
+	stillHeld(t, d, got)
+	release(t, got)
+}
+
+// A waiter gives up before its mark was sent. The mark must not outlive it: the next release would grant the lock to nobody.
+func TestAMarkOfOneWhoGaveUpBeforeItWasSentIsNotLeft(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, p, _ := heir(t, d)
+	p.Stall(pgtest.ToClient)
+	busy := acquiring(soon(t), c, "b")
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.leases WHERE name = 'b' AND expires_at > 'epoch')`)
+	ctx, giveUp := context.WithCancel(t.Context())
+	gone := acquiring(ctx, c, "a", pglock.Fair())
+	eventually(t, "its mark is to be sent", func() bool { return pglock.Notes(c) == 1 })
+	giveUp()
+	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
+
+	p.Resume()
+
+	release(t, granted(t, busy))
+	release(t, take(t, c, "b")) // the notes went before
+	if n := pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.waits`); n != 0 {
+		t.Errorf("%d marks are left", n)
+	}
+	release(t, l)
+	if who := ownerOfA(t, d); who != "" {
+		t.Errorf("%q holds the lock, want nobody", who)
+	}
+}
+
+// Processes that hear hand the lock to each other, and never leave it free. One that hears nothing is handed it too, in the end.
+func TestAProcessThatHearsNothingHasItsTurn(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	silent := pgtest.NewProxy(t, d)
+	silent.Refuse(true)
+	ctx, enough := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer enough()
+	grants := [3]counter{}
+	for i := range grants {
+		c := open(t, d.URL, pglock.Config{ListenURL: silent.URL()})
+		pglock.MarkedWhenDeafAfter(c, 100*time.Millisecond)
+		if i > 0 {
+			c = attentive(t, d, d.URL, pglock.Config{})
+		}
+		all.Go(func() {
+			for ctx.Err() == nil {
+				c.Do(ctx, "a", func(context.Context, *pglock.Lease) error { grants[i].add(); return nil }) //nolint:errcheck // it ends with ctx
+			}
+		})
+	}
+	eventually(t, "each has its turns", func() bool { return grants[0].get() > 5 && grants[1].get() > 5 && grants[2].get() > 5 })
 }

@@ -48,7 +48,8 @@ type Config struct {
 
 	// ListenURL is a connection string, as Open takes it, for the one connection on which a client listens for releases while
 	// it waits. It is for services behind a pooler, through which no notification comes: let it lead to the database itself.
-	// Default: as the other connections. A client whose notifications do not arrive notices, and asks more often instead.
+	// Default: as the other connections. A client whose notifications do not arrive notices, and asks more often instead; while others
+	// that are woken hand a lock to each other, it does not get it, but with Fair.
 	ListenURL string
 
 	// Logger gets what no call can return: broken connections, failed renewals, grants held back. Default: silent. Without one, and

@@ -29,6 +29,9 @@ func Refused(c *Client, name string) bool {
 // ProveEvery makes the proofs that a client hears more frequent. Before it is used.
 func ProveEvery(c *Client, d time.Duration) { c.listener.proveEvery = d }
 
+// MarkedWhenDeafAfter makes a waiter that hears nothing less patient. Before it is used.
+func MarkedWhenDeafAfter(c *Client, d time.Duration) { c.patience = d }
+
 // OnlyWhenWoken lets a client that hears notifications not ask by itself. Before it is used.
 func OnlyWhenWoken(c *Client) { c.seldom = time.Hour }
 
@@ -45,4 +48,11 @@ func Queues(c *Client) int {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
 	return len(c.queues.byName)
+}
+
+// Notes is how many notes a client has not sent yet.
+func Notes(c *Client) int {
+	c.work.mu.Lock()
+	defer c.work.mu.Unlock()
+	return len(c.work.notes)
 }

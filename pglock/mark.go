@@ -63,7 +63,7 @@ func (w *waiter) promise(id acquisition) {
 // already. The caller has locked the queues.
 func (q *queue) disown(w *waiter, notes []*note) []*note {
 	giveUp := q.client.clock.now().add(bequestTime)
-	end := &surrender{places: w.config.placesIn(nil), id: w.id, giveUp: giveUp, unheld: true, heir: true}
+	end := &surrender{places: w.config.placesIn(nil), id: w.id, giveUp: giveUp, unheld: true}
 	if len(notes) == 0 {
 		notes = append(notes, &note{verb: unmarkNote, name: q.name, wait: q.wait, id: w.id})
 	}

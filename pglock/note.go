@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,7 @@ type note struct {
 	ttl    time.Duration // of that
 	end    *surrender    // of an unmark: what a release has granted, if the mark is there no more
 	gone   bool          // it is not
+	late   bool          // and a release may have it in its hands
 	answer chan reply    // of a mark; without a status nothing came of it. Has room for it
 }
 
@@ -76,6 +78,7 @@ func (w *workLine) sendNotes(ctx context.Context, notes []*note) {
 	}
 	for _, n := range notes {
 		if n.end != nil && (n.gone || err != nil) {
+			n.end.heir = n.late || err != nil
 			w.surrender(n.end)
 		}
 	}
@@ -94,43 +97,61 @@ func into(replies []reply) func(pgx.Rows) error {
 	}
 }
 
-// noteCalls are the statements for notes: marks of waits that have ended go before new ones.
+// noteCalls are the statements for notes: marks of waits that have ended go before new ones, but for those that are new themselves.
 func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, calls []statement) {
 	c := w.client
 	var proofs []statement
 	var fairs []bool
 	var kinds []int32
-	var ids, leaving []acquisition
+	var ids []acquisition
 	var ttls []int64
-	var unmarks []*note
-	names, waits := map[noteVerb][]string{}, map[noteVerb][]int64{}
+	var names []string
+	var waits []int64
+	var before, after []*note // unmarks
 	for _, n := range notes {
-		names[n.verb], waits[n.verb] = append(names[n.verb], n.name), append(waits[n.verb], n.wait)
 		switch n.verb {
 		case markNote:
+			names, waits = append(names, n.name), append(waits, n.wait)
 			kinds = sparse(kinds, len(marks), int32(n.kind))
 			ids, ttls = sparse(ids, len(marks), n.id), sparse(ttls, len(marks), n.ttl.Microseconds())
 			marks, fairs = append(marks, n), append(fairs, n.fair)
 		case unmarkNote:
-			leaving = sparse(leaving, len(unmarks), n.id)
-			unmarks = append(unmarks, n)
+			if slices.Contains(waits, n.wait) {
+				after = append(after, n)
+			} else {
+				before = append(before, n)
+			}
 		case proofNote:
 			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, notification(n.wait, n.name)}})
 		}
 	}
-	if len(unmarks) > 0 {
-		calls = append(calls, statement{c.sql.unmark, []any{names[unmarkNote], c.listener.id, waits[unmarkNote], leaving}, func(rows pgx.Rows) error {
-			var ord int
-			if err := rows.Scan(&ord); err != nil {
-				return err
-			}
-			unmarks[ord-1].gone = true
-			return nil
-		}})
+	if len(before) > 0 {
+		calls = append(calls, w.unmarkCall(before))
 	}
 	replies = make([]reply, len(marks))
 	if len(marks) > 0 {
-		calls = append(calls, statement{c.sql.mark, []any{names[markNote], c.listener.id, waits[markNote], fairs, kinds, ids, c.cfg.Owner, ttls}, into(replies)})
+		calls = append(calls, statement{c.sql.mark, []any{names, c.listener.id, waits, fairs, kinds, ids, c.cfg.Owner, ttls}, into(replies)})
+	}
+	if len(after) > 0 {
+		calls = append(calls, w.unmarkCall(after))
 	}
 	return marks, replies, append(calls, proofs...)
+}
+
+func (w *workLine) unmarkCall(notes []*note) statement {
+	var ids []acquisition
+	names, waits := make([]string, len(notes)), make([]int64, len(notes))
+	for i, n := range notes {
+		names[i], waits[i] = n.name, n.wait
+		ids = sparse(ids, i, n.id)
+	}
+	return statement{w.client.sql.unmark, []any{names, w.client.listener.id, waits, ids}, func(rows pgx.Rows) error {
+		var ord int
+		var pending bool
+		if err := rows.Scan(&ord, &pending); err != nil {
+			return err
+		}
+		notes[ord-1].gone, notes[ord-1].late = true, pending
+		return nil
+	}}
 }

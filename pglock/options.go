@@ -85,9 +85,9 @@ type leaseConfig struct {
 }
 
 // isPlain says whether a release by another process may grant it. That lasts for three seconds, until it is renewed, and is gone then if
-// nobody comes for it.
+// nobody comes for it. A short TTL would be over by then, or too much of it.
 func (lc leaseConfig) isPlain() bool {
-	return lc.kind == alone && len(lc.names) == 1 && lc.holdAtLeast == 0 && lc.lockDelay == 0 && lc.maxHold == 0 && !lc.manual && lc.metadata == nil
+	return lc.kind == alone && len(lc.names) == 1 && lc.ttl >= 500*time.Millisecond && lc.holdAtLeast == 0 && lc.lockDelay == 0 && lc.maxHold == 0 && !lc.manual && lc.metadata == nil
 }
 
 func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err error) {

@@ -47,6 +47,7 @@ type queue struct {
 type waiter struct {
 	config leaseConfig
 	queues []*queue
+	since  instant
 	again  chan struct{} // has room for one: look what is new
 
 	// Under queues.mu.
@@ -76,7 +77,7 @@ func (qs *queues) of(name string) *queue {
 func (qs *queues) enter(lc leaseConfig) *waiter {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	w := &waiter{config: lc, again: make(chan struct{}, 1)}
+	w := &waiter{config: lc, again: make(chan struct{}, 1), since: qs.client.clock.now()}
 	for _, name := range lc.names {
 		q := qs.of(name)
 		q.waiters = append(q.waiters, w)
@@ -167,7 +168,7 @@ func (qs *queues) ask(w *waiter) *request {
 			w.promise(r.id)
 			r.id = w.id
 		}
-		if q := w.queue; (hears || w.isShared) && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
+		if q := w.queue; (hears || w.isShared || qs.client.clock.left(w.since) < -qs.client.patience) && !w.config.fair && len(w.queues) == 1 && q.waiters[0] == w {
 			if q.wait == 0 {
 				qs.waits++
 				q.wait, q.placed = qs.waits, false

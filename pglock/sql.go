@@ -28,7 +28,7 @@ FROM pglock.exchange($1::text[], $2::uuid[], $3::boolean[], $4::int[], $5::text[
   coalesce(remaining_us, 0)
 FROM pglock.mark($1::text[], $2::uuid, $3::bigint[], $4::boolean[], $5::int[], $6::uuid[], $7::text, $8::bigint[])`
 
-	unmarkSQL = `SELECT ord FROM pglock.unmark($1::text[], $2::uuid, $3::bigint[], $4::uuid[])`
+	unmarkSQL = `SELECT ord, pending FROM pglock.unmark($1::text[], $2::uuid, $3::bigint[], $4::uuid[])`
 
 	checkInSQL = `SELECT c.cap_us, c.hold_us, c.reason, c.isolation, c.statement_timeout, pg_catalog.pg_backend_pid(),
   coalesce((SELECT (extract(epoch FROM backend_start) OPERATOR(pg_catalog.*) 1000000)::bigint FROM pg_catalog.pg_stat_activity
