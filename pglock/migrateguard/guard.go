@@ -23,7 +23,7 @@ type Guard struct {
 
 // New makes a guard that connects as pool does, with its settings and hooks, but never takes one of its connections: a pool of one,
 // or one that is busy, is no hindrance. The source is any of golang-migrate's (source/iofs for embedded files); it stays the
-// caller's, as the pool does. New does not block and sends nothing. A nil pool or source, or a Config that cannot work, is ErrInvalid.
+// caller's, as the pool does, and guards may share it. New does not block and sends nothing. A nil pool or source, or a Config that cannot work, is ErrInvalid.
 func New(pool *pgxpool.Pool, src source.Driver, cfg Config) (*Guard, error) {
 	if pool == nil {
 		return nil, fmt.Errorf("%w: the pool is nil", ErrInvalid)

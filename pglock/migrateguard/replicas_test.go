@@ -190,3 +190,16 @@ func TestCallsInSequence(t *testing.T) {
 	must(t, "Up after Drop", g.Up(ctx))
 	nothingLeft(t, d)
 }
+
+// Several databases have the same migrations. Golang-migrate's source is not made for that: the race detector shows it.
+func TestGuardsMayShareASource(t *testing.T) {
+	t.Parallel()
+	src := files(t, "1_a.up.sql", "SELECT 1", "2_b.up.sql", "SELECT 2", "3_c.up.sql", "SELECT 3")
+	guards := make([]*migrateguard.Guard, 3)
+	for i := range guards {
+		guards[i] = open(t, pgtest.DB(t).URL, src, migrateguard.Config{})
+	}
+	for _, err := range together(len(guards), func(i int) error { return guards[i].Up(soon(t)) }) {
+		wantErr(t, "Up", err, nil)
+	}
+}

@@ -6,13 +6,37 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync"
 
 	"github.com/golang-migrate/migrate/v4/source"
 )
 
 // wholeFiles reads each file to its end before golang-migrate gets it. Golang-migrate takes an error in the middle of a file for
 // its end: it would run what came before the error, and record the version.
+//
+// A source may be shared by several guards. Golang-migrate's put their versions in order when they are first asked for one.
 type wholeFiles struct{ source.Driver }
+
+// ordering is locked while any source is asked for a version.
+var ordering sync.Mutex
+
+func (w wholeFiles) First() (version uint, err error) {
+	ordering.Lock()
+	defer ordering.Unlock()
+	return w.Driver.First()
+}
+
+func (w wholeFiles) Prev(version uint) (before uint, err error) {
+	ordering.Lock()
+	defer ordering.Unlock()
+	return w.Driver.Prev(version)
+}
+
+func (w wholeFiles) Next(version uint) (after uint, err error) {
+	ordering.Lock()
+	defer ordering.Unlock()
+	return w.Driver.Next(version)
+}
 
 func (w wholeFiles) ReadUp(version uint) (io.ReadCloser, string, error) {
 	return whole(w.Driver.ReadUp(version))
