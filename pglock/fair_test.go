@@ -83,7 +83,8 @@ func TestFairProcessesTakeTurns(t *testing.T) {
 	before := [3]int{grants[0].get(), grants[1].get(), grants[2].get()}
 	eventually(t, "the first has many more", func() bool { return grants[0].get() >= before[0]+turns })
 	for i := range grants {
-		if n := grants[i].get() - before[i]; n < turns/5 || n > 2*turns { // by their goroutines it would be 25, 75 and 125
+		// By their goroutines it would be 25, 75 and 125. The first has to ask again each time, while others of the rest stand in the line.
+		if n := grants[i].get() - before[i]; n < turns/5 || n > 3*turns {
 			t.Errorf("process %d had %d turns while the first had %d", i, n, turns)
 		}
 	}
