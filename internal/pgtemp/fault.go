@@ -31,8 +31,9 @@ func (s *Server) Restart(ctx context.Context, mode Mode) error {
 	return s.Resume(ctx)
 }
 
-// Halt takes the server down and leaves its data. It blocks until the server has ended; if ctx ends first, the server is
-// still on its way down. Connections are refused from then on. Halting a halted server does nothing. Local servers only.
+// Halt takes the server down and leaves its data. It blocks until the server has ended, which is killed if it takes very
+// long; if ctx ends first, the server is still on its way down. Connections are refused from then on. Halting a halted server
+// does nothing. Local servers only.
 func (s *Server) Halt(ctx context.Context, mode Mode) error {
 	if s.local == nil {
 		return errNotLocal
@@ -45,6 +46,7 @@ func (s *Server) Halt(ctx context.Context, mode Mode) error {
 	}
 	c.thaw()
 	_ = c.proc.Signal(syscall.Signal(mode)) // fails if it has ended by itself, which is what we want
+	defer c.proc.KillLater().Stop()
 	select {
 	case <-c.proc.Done():
 		c.proc = nil

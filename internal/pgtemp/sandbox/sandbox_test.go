@@ -81,6 +81,28 @@ func TestCloseEndsTheProgramAndRemovesTheFolder(t *testing.T) {
 	}
 }
 
+func TestAProgramThatDoesNotEndIsKilled(t *testing.T) {
+	patience = 10 * time.Millisecond
+	t.Cleanup(func() { patience = 15 * time.Second })
+	d := open(t)
+	deaf := exec.Command("/bin/sh", "-c", "trap '' QUIT && echo deaf && while :; do sleep 0.1; done")
+	said, err := deaf.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := d.Start(deaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := said.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.Quit()
+	if p.Err() == nil {
+		t.Error("Err of a program that was killed: nil")
+	}
+}
+
 // The watchdog alone does it too, when nobody is left to call Close. (That it notices is tested in pgtemp, with a process
 // that is killed.)
 func TestWatchdogStopsTheProgramAtTheEndOfItsInput(t *testing.T) {
