@@ -151,8 +151,15 @@ func TestUnderRandomFaultsOneLeadsAtATimeAndSoonAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
 	if h.Changes, err = history.ReadLog(rows); err != nil {
+		t.Fatal(err)
+	}
+	rows.Close()
+	if rows, err = e.db.Conn(t).Query(t.Context(), history.SelectHandOvers("pglock")); err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if h.HandOvers, err = history.ReadHandOvers(rows); err != nil {
 		t.Fatal(err)
 	}
 	report := history.Check(h, history.Options{RenewalTolerance: 50 * time.Millisecond, OneMachine: true})

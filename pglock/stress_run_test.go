@@ -30,8 +30,8 @@ var stressNames = []string{"one", "two", "three", "four"}
 
 // A run in which little happened shows nothing.
 var (
-	stressLeast     = history.Stats{Grants: 500, Takeovers: 50, Told: 300, Renewals: 1, WritesAccepted: 100}
-	stressLeastCuts = 20 // and a stall, a kill and a hand-over within a process at the least
+	stressLeast     = history.Stats{Grants: 500, Takeovers: 50, Told: 300, Renewals: 1, HandOvers: 1, WritesAccepted: 100}
+	stressLeastCuts = 20 // and a stall and a kill at the least
 )
 
 // Many clients want few locks with short TTLs, write under them, and stall past them, while connections are cut and held up,

@@ -8,6 +8,9 @@ import (
 
 // logSQL makes the log beside the lease table. It is for tests: every change of a lease row costs a second row.
 //
+// A hand-over is one write, in which the log cannot see that the grant before it was over. So the call that asks for it, which
+// only the holder can make, is recorded by itself: exchange is replaced by a function that does that, and calls it.
+//
 // The trigger runs in the transaction of the change, so the log holds what was committed and nothing else, whoever made
 // the change: a function of the protocol, psql, or a clean-up. It is SECURITY DEFINER with a pinned search_path, as are
 // the functions of the protocol, and ENABLE ALWAYS, so that session_replication_role does not blind it.
@@ -60,6 +63,22 @@ CREATE TRIGGER record_lease_truncate BEFORE TRUNCATE ON {schema}.leases
   FOR EACH STATEMENT EXECUTE FUNCTION {schema}.record_lease_change();
 ALTER TABLE {schema}.leases ENABLE ALWAYS TRIGGER record_lease_change;
 ALTER TABLE {schema}.leases ENABLE ALWAYS TRIGGER record_lease_truncate;
+
+CREATE TABLE {schema}.lease_hand_overs (name text COLLATE "C" NOT NULL, slot int NOT NULL, given uuid, taken uuid);
+CREATE SCHEMA unrecorded;
+ALTER FUNCTION {schema}.exchange SET SCHEMA unrecorded; -- not another name, by which its text says what it means
+DO $history$
+DECLARE
+  f pg_catalog.pg_proc := p FROM pg_catalog.pg_proc p WHERE p.oid = 'unrecorded.exchange'::regproc;
+BEGIN
+  EXECUTE format('CREATE FUNCTION {schema}.exchange(%s) RETURNS %s LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L',
+    pg_get_function_arguments(f.oid), pg_get_function_result(f.oid), format('BEGIN
+  INSERT INTO {schema}.lease_hand_overs SELECT e.name, coalesce(e.place, 0), e.given, r.taken
+    FROM unnest(ended_names, ended_acquisitions, ended_slots) AS e(name, given, place) JOIN unnest(names, acquisitions) AS r(name, taken) USING (name);
+  RETURN QUERY SELECT * FROM unrecorded.exchange(%s);
+END', (SELECT string_agg('$' || n, ', ') FROM generate_series(1, f.pronargs) n)));
+END
+$history$;
 `
 
 // selectLogSQL gives instants as microseconds, exactly: no driver and no time zone comes between.
@@ -73,6 +92,8 @@ SELECT serial, removed, name, slot, token, coalesce(acquisition::text, ''), coal
   FROM {schema}.lease_history
  ORDER BY serial`
 
+const selectHandOversSQL = `SELECT name, slot, coalesce(given::text, ''), coalesce(taken::text, '') FROM {schema}.lease_hand_overs`
+
 // InstallLog returns the statements that begin the log of the lease table in a schema, given as a quoted identifier.
 // Run them as the owner of the table, before the first grant: the log does not know what was there before it.
 func InstallLog(quotedSchema string) string {
@@ -84,7 +105,12 @@ func SelectLog(quotedSchema string) string {
 	return strings.ReplaceAll(selectLogSQL, "{schema}", quotedSchema)
 }
 
-// Rows is what ReadLog needs of pgx.Rows or *sql.Rows.
+// SelectHandOvers returns the query whose rows ReadHandOvers reads.
+func SelectHandOvers(quotedSchema string) string {
+	return strings.ReplaceAll(selectHandOversSQL, "{schema}", quotedSchema)
+}
+
+// Rows is what ReadLog and ReadHandOvers need of pgx.Rows or *sql.Rows.
 type Rows interface {
 	Next() bool
 	Scan(dest ...any) error
@@ -110,6 +136,22 @@ func ReadLog(rows Rows) ([]Change, error) {
 		return nil, fmt.Errorf("history: read the log after serial %d: %w", lastSerial(changes), err)
 	}
 	return changes, nil
+}
+
+// ReadHandOvers reads the rows of [SelectHandOvers] to their end. Closing them is the caller's.
+func ReadHandOvers(rows Rows) ([]HandOver, error) {
+	var all []HandOver
+	for rows.Next() {
+		var h HandOver
+		if err := rows.Scan(&h.Lock, &h.Slot, &h.From, &h.To); err != nil {
+			return nil, fmt.Errorf("history: read the hand-overs after the first %d: %w", len(all), err)
+		}
+		all = append(all, h)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("history: read the hand-overs after the first %d: %w", len(all), err)
+	}
+	return all, nil
 }
 
 func lastSerial(changes []Change) int64 {

@@ -12,7 +12,7 @@ import (
 
 func TestLogSQLNamesTheSchemaEverywhere(t *testing.T) {
 	const schema = `"odd ""{schema}"" name"`
-	for _, sql := range []string{history.InstallLog(schema), history.SelectLog(schema)} {
+	for _, sql := range []string{history.InstallLog(schema), history.SelectLog(schema), history.SelectHandOvers(schema)} {
 		if n := strings.Count(sql, schema+"."); n == 0 || n != strings.Count(sql, "{schema}") {
 			t.Errorf("%d qualified names, %d places for one in\n%s", n, strings.Count(sql, "{schema}"), sql)
 		}
@@ -42,6 +42,22 @@ func (r *fakeRows) Scan(dest ...any) error {
 
 func logRow(serial int64) []any {
 	return []any{serial, true, "x", 2, int64(7), "a7", "host", int64(10), int64(20), int64(30), int64(35), 3, int64(40)}
+}
+
+func TestReadHandOvers(t *testing.T) {
+	all, err := history.ReadHandOvers(&fakeRows{rows: [][]any{{"x", 0, "a1", "a2"}, {"x", 2, "a3", "a4"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (history.HandOver{Lock: "x", Slot: 2, From: "a3", To: "a4"}); len(all) != 2 || all[1] != want {
+		t.Errorf("ReadHandOvers = %+v, want the second to be %+v", all, want)
+	}
+	broken := errors.New("cut")
+	for _, rows := range []*fakeRows{{rows: [][]any{{broken}}}, {err: broken}} {
+		if _, err := history.ReadHandOvers(rows); !errors.Is(err, broken) {
+			t.Errorf("ReadHandOvers of what breaks: %v", err)
+		}
+	}
 }
 
 func TestReadLog(t *testing.T) {
