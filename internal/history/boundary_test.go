@@ -63,6 +63,8 @@ func TestBoundaries(t *testing.T) {
 	taken.Permits = 2
 	delayed := granted(1, "x", 1, 1, 100, 200)
 	delayed.Delay = 50 * time.Microsecond
+	slow, kept := a, a
+	slow.Delay, kept.NotBefore = time.Millisecond, 200
 	victim := then(2, reader1, 150, 200)
 	victim.Acquisition = "r1"
 	drawn := func(serial int64, slot int, at, expires history.Instant) history.Change {
@@ -97,6 +99,12 @@ func TestBoundaries(t *testing.T) {
 		{"a lease of another lock handed over", history.History{
 			Changes: log(a, early), HandOvers: []history.HandOver{{Lock: "y", From: "a1", To: "a2"}},
 		}, history.OverlappingGrants},
+		{"a lease with a delay handed over", history.History{
+			Changes: log(slow, early), HandOvers: []history.HandOver{{Lock: "x", From: "a1", To: "a2"}},
+		}, ""},
+		{"a lease that is to be kept handed over", history.History{
+			Changes: log(kept, early), HandOvers: []history.HandOver{{Lock: "x", From: "a1", To: "a2"}},
+		}, history.EarlyGrant},
 		{"a grant at the release", history.History{Changes: log(a, then(2, a, 199, 0), early)}, ""},
 		{"a grant 1 µs before the release", history.History{
 			Changes: log(a, then(2, a, 200, 0), early),

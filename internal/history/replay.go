@@ -96,9 +96,13 @@ func (c *checker) replay() {
 				r.grant = c.returned(r, old, change)
 				break
 			}
+			given := handedOver[handOverKey{rowKey{change.Lock, change.Slot}, r.now.Acquisition, change.Acquisition}]
+			if given {
+				r.now.Delay = 0 // it was over, and not by itself
+			}
 			c.checkRoom(lock, change)
 			c.checkProtected(lock, change)
-			c.superseded(r, change, handedOver[handOverKey{rowKey{change.Lock, change.Slot}, r.now.Acquisition, change.Acquisition}])
+			c.superseded(r, change, given)
 			r.grant, r.revoked = c.begin(i), false
 		}
 		r.now = change
