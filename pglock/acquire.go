@@ -14,9 +14,6 @@ const (
 	firstPoll = 25 * time.Millisecond
 	lastPoll  = 250 * time.Millisecond
 
-	// soonOver is how often a waiter asks before it has a connection made to listen: most waits are short.
-	soonOver = 3
-
 	// seldomPoll is between two questions of a waiter that a release will wake: what is missed all the same costs no more.
 	seldomPoll = 2 * time.Second
 
@@ -58,7 +55,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // comes for it with one more round trip. Its lease is of three seconds, or of its TTL if that is less, until the first renewal, a tenth of a
 // second later. If it does not come within the three seconds, others are granted the lock. (With HoldAtLeast, LockDelay, Metadata, MaxHold,
 // NoRenewal, another kind, several names or a TTL below half a second it is only woken, and asks.) The client listens on one connection, made when
-// a wait is not over soon and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
+// a wait is not over soon, or when there are several within seconds, and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
 // holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
 // the connection is being made) it asks at jittered intervals of about 25 ms that grow to about 250 ms, and is granted what it finds
 // free; after five seconds releases hand the lock to it as well. Between two questions it holds nothing in the database.
@@ -264,7 +261,7 @@ func (c *Client) rest(ctx context.Context, w *waiter, tries int, err error) time
 	if w.config.fair { // the next is to see its place
 		return pause(min(tries, 2), &HeldError{})
 	}
-	hears := c.listener.hears(tries >= soonOver)
+	hears := c.listener.refused()
 	marked := c.queues.isMarked(w)
 	if len(w.queues) > 1 && held.Remaining > 0 && (hears || c.queues.isShared(w)) {
 		switch c.mark(ctx, w).status {

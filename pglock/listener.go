@@ -23,6 +23,11 @@ const (
 
 	maxListenBackoff = 30 * time.Second
 
+	// soonOver is how often waiters are refused, each time soonAfter the one before at the latest, until a connection is made to listen: most
+	// waits are short, and most clients wait seldom.
+	soonOver  = 3
+	soonAfter = 10 * time.Second
+
 	// revocations is the channel on which revoke tells tokens, of all schemas in the database.
 	revocations = "pglock_revoked"
 )
@@ -39,15 +44,31 @@ type listener struct {
 
 	proveEvery time.Duration // proofEvery, but for tests
 
-	mu     sync.Mutex
-	wanted instant // when somebody waited last
-	heard  bool    // a proof arrived, over the connection that there is
+	mu       sync.Mutex
+	wanted   instant // when somebody waited last
+	heard    bool    // a proof arrived, over the connection that there is
+	refusals int     // of waiters in a row
+	refusal  instant // the last of them
 }
 
 func newListener(c *Client, d *dialer) *listener {
 	id := newAcquisition()
 	d.listens = true
 	return &listener{client: c, dialer: d, id: id, channel: "pglock_" + id.String(), wake: make(chan struct{}, 1), proveEvery: proofEvery}
+}
+
+// refused notes that a waiter has asked in vain, and says whether a release can wake this client.
+func (l *listener) refused() bool {
+	clock := l.client.clock
+	l.mu.Lock()
+	if clock.left(l.refusal) < -soonAfter {
+		l.refusals = 0
+	}
+	l.refusals++
+	l.refusal = clock.now()
+	often := l.refusals > soonOver
+	l.mu.Unlock()
+	return l.hears(often)
 }
 
 // hears says whether a release can wake this client; want says that it should.

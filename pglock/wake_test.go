@@ -58,6 +58,21 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	release(t, l)
 }
 
+// Each wait is over before it asks a second time; but there are many, and each would be as long as the time between two questions.
+func TestAClientThatWaitsOftenListensThoughEachWaitIsShort(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	holder, c := client(t, d), client(t, d)
+	for range 20 {
+		l := take(t, holder, "a")
+		waiting := acquiring(soon(t), c, "a")
+		d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits)`)
+		release(t, l)
+		release(t, granted(t, waiting))
+	}
+	listening(t, c)
+}
+
 // A thousand goroutines of one process wait for what another process holds. It costs two connections and hardly more than one
 // statement for each that is served.
 func TestAThousandWaitersInOneProcessCostOneStatementEach(t *testing.T) {
