@@ -7,6 +7,8 @@
 --   * Nothing waits for a lock on a row: a row that somebody has locked is "ask again", never a queue. (A row that was
 --     inserted by hand and is not committed yet makes a call wait, for its lock_timeout.)
 --   * A token is drawn under the lock of the row that it goes into, never before.
+-- What takes arrays is planned once: with a few elements PostgreSQL would take a plan for just these to be cheaper, and make one
+-- in each call, which costs more than the call.
 
 DO $$ BEGIN
   IF to_regnamespace('pglock') IS NULL THEN  -- IF NOT EXISTS would need the right to create
@@ -228,7 +230,7 @@ CREATE FUNCTION pglock.acquire(names text[], acquisitions uuid[], label text, tt
   metas text[] DEFAULT NULL, seen bigint DEFAULT 0, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL, lots int[] DEFAULT NULL,
   client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL, heirs boolean[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE cap bigint; lock text; last bigint; first int := 1; waiting int[]; done boolean[];
 BEGIN
@@ -356,7 +358,7 @@ END $$;
 -- every renewal that was lost has run out, so a slow synchronous standby need not cost anybody a lease.
 CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[], slots int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, remaining_us bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE done int[]; times bigint[]; place int;
 BEGIN
@@ -394,7 +396,7 @@ END $$;
 CREATE FUNCTION pglock.release(names text[], acquisitions uuid[], deferred boolean DEFAULT false, unheld boolean[] DEFAULT NULL,
   rouse boolean DEFAULT true, slots int[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE place int; alone boolean; done boolean[]; said text; durability text := current_setting('synchronous_commit');
 BEGIN

@@ -215,7 +215,7 @@ CREATE FUNCTION pglock.exchange(ended_names text[], ended_acquisitions uuid[], u
   label text, ttls_us bigint[], holds_us bigint[], metas text[], seen bigint, delays_us bigint[] DEFAULT NULL, kinds int[] DEFAULT NULL,
   lots int[] DEFAULT NULL, client uuid DEFAULT NULL, waits bigint[] DEFAULT NULL, heirs boolean[] DEFAULT NULL)
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint, slot int, ended boolean, awaited boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE durability text := current_setting('synchronous_commit'); last bigint; others boolean;
 BEGIN
