@@ -164,7 +164,7 @@ var rules = []rule{
 	{"waiting: so is who asks for several names", "pglock/batch.go", "a.awaited || one.awaited", "a.awaited", locks, "AsksBesideItsOwnRelease"},
 	{"waiting: nor is it handed what it stands back from", "pglock/queue.go", "q.standBack() > 0 || overdue", "overdue", locks, "AsksBesideItsOwnRelease"},
 	{"waiting: a streak counts", "pglock/streak.go", "q := qs.of(name)\n\tq.lengthen()", "q := qs.of(name)", locks, "FasterEachTime"},
-	{"waiting: who meets a locked row is marked", waiting, "x.expires_at > clock_timestamp() AND x.acquisition <> acquisitions[k]\n", "false\n", protocol, "WhileItIsHandedOn"},
+	{"waiting: who meets a locked row is marked", waiting, "x.expires_at > clock_timestamp() AND x.acquisition IS DISTINCT FROM acquisitions[k]\n", "false\n", protocol, "WhileItIsHandedOn"},
 	{"waiting: and marked anew, once it is not", waiting, "interval '29 s'", "interval '1 minute'", protocol, "WhileItIsHandedOn"},
 	{"waiting: and asks again, soon", waiting, "status := 'marked'; remaining_us := 0;", "status := 'marked'; remaining_us := 30000000;", protocol, "WhileItIsHandedOn"},
 	{"waiting: who was beaten keeps its turn", waiting, "AND (w.fair, w.kind, w.wait) = (excluded.fair, excluded.kind, excluded.wait) THEN", "AND false THEN", protocol, "WokenInVain"},

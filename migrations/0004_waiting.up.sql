@@ -93,7 +93,7 @@ END $$;
 --   marked_kept  the same, where nobody holds it, and it is kept from others for remaining_us
 --   queued   it is not, but whoever came before is to have it, and may take remaining_us
 --   retry    it is free, or its row is locked just now, or it was bequeathed to this very acquisition: ask for it, soon. Nothing was marked
--- A mark that can be granted the lock is made while the row is locked, too: marked, with a remaining_us of 0. Whoever has the row may not see
+-- A mark of a mutex that comes with its TTL is made while the row is locked, too: marked, with a remaining_us of 0. Whoever has the row may not see
 -- that, so ask again, soon. (A process that hands the lock on within itself has the row locked for as long as its commits take. It would not learn
 -- that another waits.)
 -- A release locks the row before it looks for marks, and a mark is made under a lock on the row: so a release that does not see
@@ -131,8 +131,8 @@ BEGIN
         INSERT INTO pglock.waits (name, client, wait, since, until, fair, acquisition, owner, ttl)
           SELECT x.name, mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '29 s', fairs[k], acquisitions[k], concat(left(label, 1000)),
             ttls_us[k] * interval '1 us'
-            FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.expires_at > clock_timestamp() AND x.acquisition <> acquisitions[k]
-              AND NOT EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.client = mark.client)
+            FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.expires_at > clock_timestamp() AND x.acquisition IS DISTINCT FROM acquisitions[k]
+              AND ttls_us[k] > 0 AND NOT EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.client = mark.client)
           ON CONFLICT DO NOTHING;
         hasty := FOUND;
         SELECT x.acquisition = acquisitions[k], x.token, x.owner, x.granted_at INTO heir, token, owner, since

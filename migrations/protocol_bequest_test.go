@@ -521,12 +521,21 @@ func TestAMarkWithoutALabelDoesNotMakeAReleaseFail(t *testing.T) {
 // to wait; but who has the row may not see that, so it asks again, until it was marked while nobody had it.
 func TestAMarkIsMadeWhileItIsHandedOn(t *testing.T) {
 	t.Parallel()
+	for what, acquisition := range map[string]string{"a release may grant it": "$1::uuid", "it is only woken": "NULL::uuid"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			markWhileItIsHandedOn(t, acquisition)
+		})
+	}
+}
+
+func markWhileItIsHandedOn(t *testing.T, acquisition string) {
 	db := pgtest.DB(t)
 	c, s := newCaller(t, db), newSleeper(t, db)
 	c.take("a")
 	mark := func() string {
 		return one[string](s.caller, `SELECT concat_ws(' ', status, remaining_us > 0) FROM pglock.mark(ARRAY['a'], $1::uuid, ARRAY[1::bigint], ARRAY[false], NULL,
-			ARRAY[$1::uuid], NULL, ARRAY[30000000::bigint])`, s.id)
+			ARRAY[`+acquisition+`], NULL, ARRAY[30000000::bigint])`, s.id)
 	}
 	const left = `SELECT until > clock_timestamp() + interval '30 s' FROM pglock.waits`
 	unlock := lock(t, db, "a", "UPDATE")
