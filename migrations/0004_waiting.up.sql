@@ -93,6 +93,9 @@ END $$;
 --   marked_kept  the same, where nobody holds it, and it is kept from others for remaining_us
 --   queued   it is not, but whoever came before is to have it, and may take remaining_us
 --   retry    it is free, or its row is locked just now, or it was bequeathed to this very acquisition: ask for it, soon. Nothing was marked
+-- A mark of a mutex that comes with its TTL is made while the row is locked, too: marked, with a remaining_us of 0. Whoever has the row may not see
+-- that, so ask again, soon. (A process that hands the lock on within itself has the row locked for as long as its commits take. It would not learn
+-- that another waits.)
 -- A release locks the row before it looks for marks, and a mark is made under a lock on the row: so a release that does not see
 -- the mark has committed, or is met here. A release or a renewal that comes meanwhile asks again, at once. A mark that is there
 -- already is only looked at, and so is the row: nothing is written before half of its time is over. Where several may hold the name,
@@ -102,12 +105,12 @@ CREATE FUNCTION pglock.mark(names text[], client uuid, waits bigint[], fairs boo
 RETURNS TABLE (ord int, status text, token bigint, owner text, since timestamptz, remaining_us bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE free_at timestamptz; over boolean; mine pglock.waits; placed boolean; before pglock.waits; wanted int; heir boolean;
+DECLARE free_at timestamptz; over boolean; mine pglock.waits; placed boolean; before pglock.waits; wanted int; heir boolean; hasty boolean;
 BEGIN
   PERFORM pglock.need_read_committed();
   IF pg_current_xact_id_if_assigned() IS NULL THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
   FOR k IN 1..cardinality(names) LOOP
-    ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; heir := false; wanted := coalesce(kinds[k], 0);
+    ord := k; token := NULL; owner := NULL; since := NULL; before := NULL; free_at := NULL; heir := false; hasty := false; wanted := coalesce(kinds[k], 0);
     SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = names[k] AND x.client = mark.client AND x.wait = waits[k]
       AND x.fair = fairs[k] AND x.kind = wanted AND x.until > clock_timestamp();
     placed := FOUND AND NOT mine.woken AND mine.until > clock_timestamp() + interval '30 s' AND mine.acquisition IS NOT DISTINCT FROM acquisitions[k];
@@ -123,9 +126,23 @@ BEGIN
     ELSE
       SELECT greatest(x.expires_at + x.delay, x.not_before), x.expires_at <= clock_timestamp(), x.token, x.owner, x.granted_at, x.acquisition = acquisitions[k]
         INTO free_at, over, token, owner, since, heir FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 FOR SHARE SKIP LOCKED;
-      IF NOT FOUND THEN                                  -- it is being granted, perhaps to this one
-        SELECT x.acquisition = acquisitions[k] INTO heir FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
+      IF NOT FOUND THEN                                  -- it is being granted, perhaps to this one, or handed on within a process
+        -- One look: a bequest to this one would take its mark away, and be there, at once. Less than half of a mark's time: it is not placed.
+        INSERT INTO pglock.waits (name, client, wait, since, until, fair, acquisition, owner, ttl)
+          SELECT x.name, mark.client, waits[k], clock_timestamp(), clock_timestamp() + interval '29 s', fairs[k], acquisitions[k], concat(left(label, 1000)),
+            ttls_us[k] * interval '1 us'
+            FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0 AND x.expires_at > clock_timestamp() AND x.acquisition IS DISTINCT FROM acquisitions[k]
+              AND ttls_us[k] > 0 AND NOT EXISTS (SELECT FROM pglock.waits w WHERE w.name = names[k] AND w.client = mark.client)
+          ON CONFLICT DO NOTHING;
+        hasty := FOUND;
+        SELECT x.acquisition = acquisitions[k], x.token, x.owner, x.granted_at INTO heir, token, owner, since
+          FROM pglock.leases x WHERE x.name = names[k] AND x.slot = 0;
       END IF;
+    END IF;
+    IF hasty THEN
+      status := 'marked'; remaining_us := 0;
+      RETURN NEXT;
+      CONTINUE;
     END IF;
     IF heir THEN
       status := 'retry'; remaining_us := 0;

@@ -516,3 +516,40 @@ func TestAMarkWithoutALabelDoesNotMakeAReleaseFail(t *testing.T) {
 
 	want(t, "who has it", c.heldBy("a"), id)
 }
+
+// A process that hands a lock on within itself has the row locked nearly always. Whoever asks meanwhile is marked, so that it is known
+// to wait; but who has the row may not see that, so it asks again, until it was marked while nobody had it.
+func TestAMarkIsMadeWhileItIsHandedOn(t *testing.T) {
+	t.Parallel()
+	for what, acquisition := range map[string]string{"a release may grant it": "$1::uuid", "it is only woken": "NULL::uuid"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			markWhileItIsHandedOn(t, acquisition)
+		})
+	}
+}
+
+func markWhileItIsHandedOn(t *testing.T, acquisition string) {
+	db := pgtest.DB(t)
+	c, s := newCaller(t, db), newSleeper(t, db)
+	c.take("a")
+	mark := func() string {
+		return one[string](s.caller, `SELECT concat_ws(' ', status, remaining_us > 0) FROM pglock.mark(ARRAY['a'], $1::uuid, ARRAY[1::bigint], ARRAY[false], NULL,
+			ARRAY[`+acquisition+`], NULL, ARRAY[30000000::bigint])`, s.id)
+	}
+	const left = `SELECT until > clock_timestamp() + interval '30 s' FROM pglock.waits`
+	unlock := lock(t, db, "a", "UPDATE")
+	want(t, "while the row is locked", mark(), "marked f")
+	want(t, "it is there for long", one[bool](c, left), false)
+	want(t, "while it is locked still", mark(), "retry f")
+	want(t, "marks", c.marks(), 1)
+	unlock()
+	want(t, "afterwards", mark(), "marked t")
+	want(t, "it is there for long", one[bool](c, left), true)
+
+	c.exec(`DELETE FROM pglock.waits; UPDATE pglock.leases SET expires_at = 'epoch'`)
+	unlock = lock(t, db, "a", "UPDATE")
+	want(t, "while a lock that is free is granted", mark(), "retry f")
+	want(t, "marks", c.marks(), 0)
+	unlock()
+}

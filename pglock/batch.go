@@ -113,7 +113,7 @@ func (r *request) combine(answers []reply) reply {
 	slots := make([]int, len(answers))
 	for i, one := range answers {
 		slots[i] = one.slot
-		a.remaining = min(a.remaining, one.remaining)
+		a.remaining, a.awaited = min(a.remaining, one.remaining), a.awaited || one.awaited
 	}
 	a.places = r.placesIn(slots)
 	return a

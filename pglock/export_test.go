@@ -56,3 +56,18 @@ func Notes(c *Client) int {
 	defer c.work.mu.Unlock()
 	return len(c.work.notes)
 }
+
+// Asks is how many requests a client has not sent yet.
+func Asks(c *Client) int {
+	c.work.mu.Lock()
+	defer c.work.mu.Unlock()
+	return len(c.work.requests)
+}
+
+// IsYielding says whether a client lets another process go first.
+func IsYielding(c *Client, name string) bool {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	q := c.queues.byName[name]
+	return q != nil && !q.yield.isZero()
+}

@@ -27,7 +27,6 @@ type request struct {
 	firstSent instant // before the first sending; zero: never sent
 	reply     chan reply
 	unsure    bool         // an earlier sending may have committed
-	handed    bool         // it travels with the release of the lock
 	afterWake bool         // a release had woken this client for it
 	wait      int64        // the number of its mark, to be made where the lock is held and taken away with a grant; 0: none
 	state     atomic.Int32 // waiting, then answered or abandoned
@@ -51,7 +50,7 @@ type reply struct {
 	places    []place // of a grant
 	name      string  // which of several is in the way
 	slot      int     // of a grant; what the name is, where it is of another kind
-	awaited   bool    // another process waits for what was granted by a hand-over
+	awaited   bool    // another process waits for what was granted beside a release
 	disowned  bool    // what may be granted yet to this acquisition is given back
 	err       error
 }

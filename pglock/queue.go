@@ -139,10 +139,7 @@ func (qs *queues) turn(w *waiter) (r *request, wait time.Duration, failed error)
 		}
 	default:
 		for _, q := range w.queues {
-			if q.isOverdue() {
-				q.stepBack()
-			}
-			if left := qs.client.clock.left(q.yield); !q.yield.isZero() && left > 0 && q.woken == 0 {
+			if left := q.standBack(); left > 0 {
 				mine, wait = false, left
 			}
 		}
@@ -216,7 +213,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		switch {
 		case !w.granted:
 			q.streak = 0
-		case r.handed && a.awaited:
+		case a.awaited:
 			q.lengthen()
 			fallthrough
 		default:
@@ -243,8 +240,7 @@ func (qs *queues) heirs(name string) (all []*request) {
 		w.nudge()
 		return nil
 	}
-	if q.isOverdue() {
-		q.stepBack()
+	if overdue := q.isOverdue(); q.standBack() > 0 || overdue {
 		w.nudge()
 		return nil
 	}
@@ -257,7 +253,7 @@ func (qs *queues) heirs(name string) (all []*request) {
 			continue
 		}
 		w.request = newRequest(w.config)
-		w.request.handed, w.request.afterWake = true, q.woken != 0
+		w.request.afterWake = q.woken != 0
 		if w.config.isPlain() {
 			w.promise(w.request.id)
 			w.request.id = w.id

@@ -288,6 +288,42 @@ func TestAHandOverWithinAProcessStarvesNoOtherProcess(t *testing.T) {
 	}
 }
 
+// The same where commits take long: the row is locked nearly always, whenever the other process asks.
+func TestSlowCommitsDoNotHideAnotherProcessThatWaits(t *testing.T) {
+	t.Parallel()
+	const goroutines, turns = 16, 8
+	d := pgtest.DB(t)
+	d.Exec(t, `CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER slow_disk AFTER UPDATE ON pglock.leases DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (new.expires_at > 'epoch') EXECUTE FUNCTION slow_disk()`)
+	busy, other := client(t, d), attentive(t, d, d.URL, pglock.Config{})
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	var grants counter
+	for range goroutines {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				busy.Do(ctx, "a", func(context.Context, *pglock.Lease) error { grants.add(); return nil }) //nolint:errcheck // it ends with ctx
+			}
+		})
+	}
+	eventually(t, "the busy process hands over", func() bool { return grants.get() > goroutines })
+	waited := 0
+	for range turns {
+		before := grants.get()
+		l := granted(t, acquiring(slow(t), other, "a"))
+		waited += grants.get() - before
+		release(t, l)
+		before = grants.get()
+		eventually(t, "the busy process goes on", func() bool { return grants.get() > before+2 })
+	}
+	if waited > 40*turns { // 16 each, and what it takes to ask; thousands, if it is found out by chance
+		t.Errorf("%d grants to the busy process in %d waits of the other", waited, turns)
+	}
+}
+
 type counter struct {
 	mu sync.Mutex
 	n  int

@@ -53,8 +53,15 @@ func (q *queue) isOverdue() bool {
 	return q.streak > 0 && c.left(q.streakLast) >= -streakOver && (q.streak >= maxHandOvers || c.left(q.streakBegan) <= -maxHandOverTime)
 }
 
-// stepBack lets it ask first. The caller has locked the queues.
-func (q *queue) stepBack() {
-	q.streak = 0
-	q.yield = q.client.clock.now().add(jitter(yieldFor))
+// standBack lets the other ask first, where it has waited for long enough, and answers for how much longer. The caller has locked the queues.
+func (q *queue) standBack() time.Duration {
+	c := q.client.clock
+	if q.isOverdue() {
+		q.streak = 0
+		q.yield = c.now().add(jitter(yieldFor))
+	}
+	if q.yield.isZero() || q.woken != 0 {
+		return 0
+	}
+	return max(c.left(q.yield), 0)
 }

@@ -357,3 +357,52 @@ func TestAProcessThatIsFasterEachTimeStepsBack(t *testing.T) {
 		return pglock.Queues(c) <= 2
 	})
 }
+
+// Who does not wait for its release may ask again in the same batch: the lock is not free between. It has to step back all the same.
+func TestAProcessThatAsksBesideItsOwnReleaseStepsBack(t *testing.T) {
+	t.Parallel()
+	for what, names := range map[string][]string{"one name": {"a"}, "several": {"Z", "a"}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			p := pgtest.NewProxy(t, d)
+			c := warm(t, p)
+			asking := func() <-chan acquired {
+				return async(func() acquired {
+					l, err := c.AcquireAll(slow(t), names)
+					return acquired{l, err}
+				})
+			}
+			l := granted(t, asking())
+			waiting := acquiring(slow(t), client(t, d), "a")
+			waits(t, d, 1)
+			ended, end := context.WithCancel(t.Context())
+			end()
+			for i := range 100 {
+				p.Stall(pgtest.ToClient)
+				busy := acquiring(slow(t), c, fmt.Sprint(i))
+				d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.leases WHERE name = $1 AND token > 0)`, fmt.Sprint(i))
+				wantErr(t, "Release", l.Release(ended), pglock.ErrNotReleased)
+				again := asking()
+				eventually(t, "it asks, or steps back", func() bool { return pglock.Asks(c) == 1 || pglock.IsYielding(c, "a") })
+				p.Resume()
+				release(t, granted(t, busy))
+				select {
+				case got := <-waiting:
+					if got.err != nil {
+						t.Fatal(got.err)
+					}
+					release(t, got.lease)
+					release(t, granted(t, again))
+					return
+				case got := <-again:
+					if got.err != nil {
+						t.Fatal(got.err)
+					}
+					l = got.lease
+				}
+			}
+			t.Error("it goes on, though another process waits")
+		})
+	}
+}
