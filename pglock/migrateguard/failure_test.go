@@ -167,6 +167,42 @@ func TestWithoutTheRightToInstallTheSessionLockIsOffered(t *testing.T) {
 	nothingLeft(t, d)
 }
 
+// What PostgreSQL says of a missing right names neither the role nor what to grant it.
+func TestAMissingRightOnTheVersionTableIsNamedWithItsGrant(t *testing.T) {
+	t.Parallel()
+	for _, session := range []bool{false, true} {
+		d := pgtest.Empty(t)
+		must(t, "migrations.Up", migrations.Up(soon(t), d.Pool(t)))
+		role := d.Role(t)
+		d.Exec(t, `CREATE SCHEMA app; SELECT pglock.grant_locker('"`+role+`"')`)
+		guard := func(url string, files source.Driver) *migrateguard.Guard {
+			return open(t, url, files, migrateguard.Config{Schema: "app", Session: session})
+		}
+		first := []string{"1_a.up.sql", "SELECT 1"}
+		both := append([]string{"2_b.up.sql", "SELECT 1"}, first...)
+		mine := guard(d.URLAs(role), files(t, both...))
+		refused := func(what string, err error, grant string) { // and what it says to do is done
+			t.Helper()
+			wantErr(t, what, err, migrations.ErrPrivilege, role, grant)
+			_, sql, _ := strings.Cut(err.Error(), "As its owner: ")
+			sql, _, _ = strings.Cut(sql, " (ERROR")
+			d.Exec(t, sql)
+		}
+		refused("Up without a version table", mine.Up(soon(t)), `GRANT USAGE, CREATE ON SCHEMA "app"`)
+		d.Exec(t, `REVOKE ALL ON SCHEMA app FROM "`+role+`"`)
+		must(t, "Up as the owner", guard(d.URL, files(t, first...)).Up(soon(t)))
+		_, err := mine.Plan(soon(t))
+		refused("Plan", err, `GRANT SELECT ON "app"."schema_migrations"`)
+		p, err := mine.Plan(soon(t))
+		must(t, "Plan with the right to read", err)
+		if len(p.Migrations) != 1 || p.Version != 1 {
+			t.Errorf("Plan = %+v", p)
+		}
+		refused("Up without the right to write", mine.Up(soon(t)), `GRANT SELECT, INSERT, DELETE ON "app"."schema_migrations"`)
+		must(t, "Up with all rights", mine.Up(soon(t)))
+	}
+}
+
 func TestAStandbyIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	primary, standby := pgtest.Standby(t)

@@ -17,6 +17,8 @@ const (
 	recordTimeout = 30 * time.Second
 
 	dropTimeout = time.Hour
+
+	writes = "SELECT, INSERT, DELETE" // the rights on the version table of who migrates
 )
 
 // record writes the version, in golang-migrate's format. It goes on when ctx has ended, since a migration that has run is to be
@@ -25,14 +27,14 @@ func (r *runner) record(ctx context.Context, version int, dirty bool) error {
 	err := r.underLock(context.WithoutCancel(ctx), recordTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if !r.exists {
 			if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+r.quoted()+" (version bigint not null primary key, dirty boolean not null)"); err != nil {
-				return err
+				return r.forbidden("", err)
 			}
 		}
 		if _, err := tx.Exec(ctx, "DELETE FROM "+r.quoted()); err != nil || version < 0 && !dirty {
-			return err
+			return r.forbidden(writes, err)
 		}
 		_, err := tx.Exec(ctx, "INSERT INTO "+r.quoted()+" (version, dirty) VALUES ($1, $2)", version, dirty)
-		return err
+		return r.forbidden(writes, err)
 	})
 	if err != nil {
 		return fmt.Errorf("record version %d in %s: %w", version, r.quoted(), err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencedlock/fencedlock/migrations"
 	"github.com/fencedlock/fencedlock/pglock"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
@@ -15,6 +16,7 @@ type state struct {
 	schema  string // of the version table
 	table   string
 	current string // the first schema of the search_path
+	role    string
 	standby bool
 	exists  bool // the version table
 	version int  // -1 for nothing
@@ -26,11 +28,11 @@ type state struct {
 func (g *Guard) readState(ctx context.Context, conn *pgx.Conn, schema string) (state, error) {
 	s := state{table: g.cfg.Table, version: -1}
 	var schemaExists bool
-	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), pg_catalog.pg_is_in_recovery(), n.oid IS NOT NULL, c.oid IS NOT NULL
+	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), current_user::text, pg_catalog.pg_is_in_recovery(), n.oid IS NOT NULL, c.oid IS NOT NULL
   FROM (SELECT coalesce(nullif($1::text, ''), pg_catalog.current_schema()::text, '') AS schema) w
   LEFT JOIN pg_catalog.pg_namespace n ON n.nspname::text OPERATOR(pg_catalog.=) w.schema
   LEFT JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname::text OPERATOR(pg_catalog.=) $2::text`,
-		schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.standby, &schemaExists, &s.exists)
+		schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.role, &s.standby, &schemaExists, &s.exists)
 	switch {
 	case err != nil:
 		return s, err
@@ -49,9 +51,23 @@ func (g *Guard) readState(ctx context.Context, conn *pgx.Conn, schema string) (s
 	case state == "42703", state == "42809":
 		return s, fmt.Errorf("%w: %s is no version table of golang-migrate, so somebody else's: set another Config.Table (%w)", ErrInvalid, s.quoted(), err)
 	case err != nil:
-		return s, fmt.Errorf("read the version in %s: %w", s.quoted(), err)
+		return s, fmt.Errorf("read the version in %s: %w", s.quoted(), s.forbidden("SELECT", err))
 	}
 	return s, nil
+}
+
+// forbidden adds to a refusal what PostgreSQL's message leaves out: who may not, and the SQL that allows it. With no rights named, it is the
+// version table that could not be made.
+func (s state) forbidden(rights string, err error) error {
+	if sqlState(err) != "42501" {
+		return err
+	}
+	role, schema := pgx.Identifier{s.role}.Sanitize(), pgx.Identifier{s.schema}.Sanitize()
+	grant := fmt.Sprintf("GRANT USAGE, CREATE ON SCHEMA %s TO %s", schema, role)
+	if rights != "" {
+		grant = fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT %s ON %s TO %s", schema, role, rights, s.quoted(), role)
+	}
+	return fmt.Errorf("%w: role %q lacks rights on the version table or its schema. As its owner: %s (%w)", migrations.ErrPrivilege, s.role, grant, err)
 }
 
 // refuse says why this server cannot be migrated.

@@ -17,8 +17,8 @@ import (
 //
 // After an error, migrations that were done stay done and recorded. The error matches one of: ErrBusy and ErrUnknownVersion
 // (nothing was done), ErrDirty (of this call, or found), ErrLost, ErrMigrated (all was done), migrations.ErrPrivilege (the lease's
-// schema is missing, and this role may not install it), pglock.ErrReadOnly (a standby), advisory.ErrPooler
-// (Config.Session), the cause of ctx; or it is what the source or PostgreSQL says.
+// schema is missing, and this role may not install it; or rights on the version table are), pglock.ErrReadOnly (a standby),
+// advisory.ErrPooler (Config.Session), the cause of ctx; or it is what the source or PostgreSQL says.
 func (g *Guard) Up(ctx context.Context) error { return g.migrate(ctx, "up", -1) }
 
 // Down takes all migrations back, the last one first. It waits and fails as Up does, and returns nil where nothing is left.
@@ -74,7 +74,9 @@ func (g *Guard) Drop(ctx context.Context) error {
 }
 
 // Plan says where the database is, and what Up would run. It takes no lock, waits for nothing but the server and other calls of this Guard, and
-// changes nothing. The error is ErrUnknownVersion, the cause of ctx, or what the source or PostgreSQL says.
+// changes nothing. A role that only checks needs USAGE on the schema of the version table and SELECT on that; while there is no such table,
+// everything is pending. The error is ErrUnknownVersion, migrations.ErrPrivilege (with the GRANT that is missing), the cause of ctx,
+// or what the source or PostgreSQL says.
 func (g *Guard) Plan(ctx context.Context) (p Plan, err error) {
 	if err := g.takeTurn(ctx, &wait{}); err != nil {
 		return p, named(ctx, "plan", err)
