@@ -17,7 +17,8 @@ var ErrNotStated = errors.New("the transaction has stated no grant")
 // [ErrOtherLock] as an [*OtherLockError] (FL004), [ErrNeverGranted] (FL005). The text stays as it is, and so does every
 // other error, nil too.
 //
-// It takes what pgx has returned, or database/sql over pgx, wrapped or not. [Tx] and [HeldTx] do it with what their function
+// It takes what pgx has returned, or database/sql over pgx, wrapped or not; of what another driver has returned it knows the
+// SQLSTATE, if that has such a method, and neither the table nor the tokens. [Tx] and [HeldTx] do it with what their function
 // returns, and tell the grant. Elsewhere
 //
 //	return g.Stale(fence.Explain(err))
@@ -48,13 +49,12 @@ func (r *refusal) Unwrap() []error { return []error{r.error, r.ours} }
 
 // refusalIn finds a refusal that nobody has explained yet.
 func refusalIn(err error) (error, bool) {
-	var (
-		known *refusal
-		pg    *pgconn.PgError
-	)
-	if errors.As(err, &known) || !errors.As(err, &pg) {
+	var known *refusal
+	if errors.As(err, &known) {
 		return nil, false
 	}
+	pg := &pgconn.PgError{Code: codeOf(err)} // of another driver's there is no more
+	errors.As(err, &pg)
 	var f struct { // see fence_refuse
 		Table, Key, Lock string
 		Slot             int

@@ -77,6 +77,27 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// sqlStateError is what other drivers of database/sql return: of theirs only the code is known.
+type sqlStateError string
+
+func (e sqlStateError) Error() string    { return "refused" }
+func (e sqlStateError) SQLState() string { return string(e) }
+
+func TestARefusalIsKnownByItsCodeWhateverTheDriver(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]error{
+		"FL001": fence.ErrNotStated, "FL002": fence.ErrStale, "FL003": fence.ErrBehind, "FL004": fence.ErrOtherLock, "FL005": fence.ErrNeverGranted,
+	} {
+		theirs := sqlStateError(code)
+		if err := fence.Explain(fmt.Errorf("insert: %w", theirs)); !errors.Is(err, want) || !errors.Is(err, theirs) || err.Error() != "insert: refused" {
+			t.Errorf("Explain(%s) = %v, want %v", code, err, want)
+		}
+	}
+	if err := fence.Explain(sqlStateError("23505")); err != sqlStateError("23505") {
+		t.Errorf("Explain = %v", err)
+	}
+}
+
 func TestProtectOverDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
