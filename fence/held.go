@@ -81,7 +81,7 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 //
 // Errors: [ErrStale] if a later grant exists, [ErrExpired], [ErrElsewhere], [ErrNeverGranted], [ErrNoToken], [ErrInvalid],
 // [ErrNotMigrated], [ErrReadOnly], or what PostgreSQL says, wrapped: 40001 at repeatable read and serializable if the transaction began too
-// early to tell.
+// early to tell, and [ErrElsewhere] if nobody had ever been granted the lock then.
 func Hold(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
 	return holdIn(ctx, tx, g, opts)
 }

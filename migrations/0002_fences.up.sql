@@ -128,7 +128,7 @@ END $$;
 --   held           unexpired, and the lock's latest grant
 --   expired        nobody was granted the lock since, but its time is over: a check that came again would keep others away
 --   stale          a later grant exists: last_token
---   elsewhere      this database has no such lock
+--   elsewhere      this database has no such lock (at repeatable read and serializable: it had none when the snapshot was taken)
 --   never_granted  no grant of this lock can have the token
 -- At repeatable read and serializable it is 40001 where the snapshot is too old to tell.
 CREATE FUNCTION pglock.fence_check(lock text, place int, tok bigint, idle_ms int, total_ms int, OUT verdict text,
@@ -166,7 +166,10 @@ BEGIN
   ELSIF NOT pglock.fence_credible(lock, place, tok) THEN verdict := 'never_granted';
   ELSE
     SELECT x.token INTO last_token FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > 0;
-    verdict := CASE WHEN FOUND THEN 'stale' ELSE 'elsewhere' END;
+    IF last_token < tok AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+      RAISE EXCEPTION 'the lock may have been granted since this transaction began' USING ERRCODE = 'serialization_failure';
+    END IF;
+    verdict := CASE WHEN last_token IS NOT NULL THEN 'stale' ELSE 'elsewhere' END;
   END IF;
 END $$;
 

@@ -131,6 +131,29 @@ func TestNoHeldTransactionCommitsAfterALaterGrant(t *testing.T) {
 	}
 }
 
+// A transaction that began before its grant sees the lock as an earlier holder had it. That says nothing of the grant, and ends no lease.
+func TestATransactionOlderThanItsGrantIsNotStale(t *testing.T) {
+	t.Parallel()
+	d, _ := diary(t)
+	c, conn := client(t, d), d.Conn(t)
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			wantErr(t, "Release", take(t, c, string(level)).Release(soon(t)), nil)
+			tx := opened(t, conn, level)
+			l := take(t, c, string(level))
+			err := fence.Hold(soon(t), tx, l.Grant())
+			if level == pgx.ReadCommitted {
+				wantErr(t, "Hold", err, nil)
+			} else if state(err) != "40001" {
+				t.Errorf("Hold = %v, want 40001", err)
+			}
+			wantErr(t, "the lease", l.Err(), nil)
+			wantErr(t, "Rollback", tx.Rollback(soon(t)), nil)
+			wantErr(t, "Hold in a new transaction", fence.Hold(soon(t), opened(t, d.Conn(t), level), l.Grant()), nil)
+		})
+	}
+}
+
 // The holder's own heartbeat passes its transaction, and so does its release, at every isolation level.
 func TestAHeldTransactionHoldsUpNeitherRenewalNorRelease(t *testing.T) {
 	t.Parallel()
