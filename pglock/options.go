@@ -122,7 +122,10 @@ func (c *Client) leaseConfig(names []string, opts []Option) (lc leaseConfig, err
 }
 
 func (c *Client) ttlTooLong(lc leaseConfig, longest time.Duration) error {
-	return fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v. A shorter one will do: renewals extend it. Otherwise, as the "+
-		"owner of the schema: Client.RaiseCap(%v), or %s, and wait until every standby has replayed it; new grants then wait that long after "+
-		"each restart or failover", ErrInvalidOption, lc.name, lc.ttl, longest, lc.ttl, c.in(fmt.Sprintf("SELECT pglock.raise_cap(%d)", lc.ttl.Microseconds())))
+	err := fmt.Errorf("%w: lock %q: TTL %v is above the cap of this installation, %v. A shorter one will do: renewals extend it", ErrInvalidOption, lc.name, lc.ttl, longest)
+	if lc.ttl > maxCap {
+		return fmt.Errorf("%w. No cap is above %v", err, maxCap)
+	}
+	return fmt.Errorf("%w. Otherwise, as the owner of the schema: Client.RaiseCap(%v), or %s, and wait until every standby has replayed it; "+
+		"new grants then wait that long after each restart or failover", err, lc.ttl, c.in(fmt.Sprintf("SELECT pglock.raise_cap(%d)", lc.ttl.Microseconds())))
 }
