@@ -39,10 +39,15 @@ const (
 )
 
 var rules = []rule{
-	{"update: the predicate", statement, "FROM _k\n  WHERE {match} AND {each once} RETURNING", "FROM _k\n  WHERE {match} RETURNING", fences, "Verbs"},
+	{"update: the predicate", statement, "FROM _k\n  WHERE {match} AND {each once} RETURNING", "FROM _k\n  WHERE {match} RETURNING", fences, "SeveralRows"},
 	{"update: the row's lock", statement, "(SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t", "(SELECT ok FROM _c) {by t.key}", fences, "Waited|NoOrder"},
 	{"update: all or none", statement, `(SELECT count(*) = "+count+" AND count(DISTINCT n) = "+count+" AND bool_and(last "+older+" $1::bigint) FROM _r)`, `(SELECT bool_or(last "+older+" $1::bigint) FROM _r)`, fences, "SeveralRows"},
-	{"update: what came to be stored", statement, "WHEN {meant} = {stored} THEN true ELSE", "WHEN true THEN true ELSE", fences, "TriggerThatChanges"},
+	{"update: what came to be stored", statement, "{is whole}) IS NOT TRUE THEN false\n    WHEN {meant} = {stored} THEN true ELSE", "{is whole}) IS NOT TRUE THEN false\n    WHEN true THEN true ELSE", fences, "TriggerThatChanges"},
+	{"update of one row: the predicate", statement, "WHERE {match} AND coalesce(t.{token}, 0) {older} $1::bigint AND (t", "WHERE {match} AND (t", fences, "Verbs"},
+	{"update of one row: a token that was granted", statement, "AND (t.{token} = $1::bigint OR (SELECT {pglock}.fence_credible({grant})))", "", fences, "NeverGranted|MadeUp|Credible|Token"},
+	{"update of one row: it is one", statement, "\n    AND (SELECT count(*) FROM {table} AS t WHERE {match}) = 1", "", fences, "Unique|OneKey|Verbs|Rows"},
+	{"update of one row: what came to be stored", statement, "_w.n IS NULL THEN false\n    WHEN {meant} = {stored} THEN true ELSE", "_w.n IS NULL THEN false\n    WHEN true THEN true ELSE", fences, "TriggerThatChanges"},
+	{"update of one row: the look is under its lock", statement, "AND _w.n IS NULL FOR NO KEY UPDATE OF t) AS _r", "AND _w.n IS NULL) AS _r", fences, "Waited|NoOrder"},
 	{"insert: what came to be stored", statement, "\n    WHEN _w.last IS DISTINCT FROM $1::bigint THEN {pglock}.fence_kept({meant}, {stored})\n    WHEN _g", "\n    WHEN _g", fences, "TriggerThatChanges"},
 	{"delete: the predicate", statement, "USING _k WHERE {match} AND {each once}", "USING _k WHERE {match}", fences, "Verbs"},
 	{"delete: the row's lock", statement, "FROM _g) {by t.key} FOR UPDATE OF t),\n_w ({w returned}n)", "FROM _g) {by t.key}),\n_w ({w returned}n)", fences, "Waited|NoOrder|ReplacedMeanwhile"},

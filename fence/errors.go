@@ -36,7 +36,8 @@ var (
 	ErrOtherLock = errors.New("fenced by another lock")
 
 	// ErrNeverGranted comes when the database knows the lock and has never granted it with that token or a later one, or
-	// when no lock anywhere can have got so far. Nothing was written. The token was made up, or comes from another database.
+	// when no lock anywhere can have got so far. Nothing was written. The token was made up, or comes from another database. A row
+	// that bears the token already is not asked for it again ([Again]).
 	ErrNeverGranted = errors.New("the token was never granted")
 
 	// ErrNoToken comes before anything is sent, when what was passed can be no grant: a token of 0, below 0 or of 2^53 and

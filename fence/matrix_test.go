@@ -41,6 +41,9 @@ var protections = map[string]protection{
 	"update": {write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
 		return invoices.Update(ctx, tx, g, invoice(1, fmt.Sprint(g.Token)))
 	}},
+	"update of several": {write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
+		return invoices.UpdateRows(ctx, tx, g, []fence.Row{invoice(2, fmt.Sprint(g.Token)), invoice(1, fmt.Sprint(g.Token))})
+	}},
 	"upsert": {write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
 		return invoices.Upsert(ctx, tx, g, invoice(1, fmt.Sprint(g.Token)))
 	}},

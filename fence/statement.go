@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A verb is what is done to rows, and the statement that does it.
+// A verb is what is done to rows, and the statement that does it; to one row, where another one costs half.
 type verb struct {
 	name string
 	sql  string
+	one  string
 }
 
 // The statements share their parts. _k has the keys and what is to be written, a row for each, numbered from 1: row 0, which is
@@ -27,7 +28,7 @@ const keyPart = `WITH _k (n, {k columns}) AS MATERIALIZED ({values}),
 `
 
 // The other verbs ask for a credible token where they lock the key.
-var update = verb{"update", keyPart + `_c AS MATERIALIZED (
+var update = verb{name: "update", one: updateOne, sql: keyPart + `_c AS MATERIALIZED (
   SELECT {pglock}.fence_credible({grant}) AS ok),
 _r AS MATERIALIZED (
   SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k WHERE {match} AND (SELECT ok FROM _c) {by t.key} FOR NO KEY UPDATE OF t),
@@ -40,8 +41,24 @@ _w ({w returned}n, {w key}, last) AS (
   x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
 FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n{end}`}
 
+// A row by itself is compared by its UPDATE, and locked to be looked at only where nothing was written. A token that stands there
+// already is as credible as it will be. Nothing reads _k but the types of the parameters.
+const updateOne = keyPart + `_w ({w returned}n, {w key}, last) AS (
+  UPDATE {table} AS t SET {sets}{token} = $1::bigint
+  WHERE {match} AND coalesce(t.{token}, 0) {older} $1::bigint AND (t.{token} = $1::bigint OR (SELECT {pglock}.fence_credible({grant})))
+    AND (SELECT count(*) FROM {table} AS t WHERE {match}) = 1
+  RETURNING {t.returned}1, {t.key}, t.{token})
+{answers}SELECT 1, CASE WHEN _w.n IS NULL THEN false
+    WHEN {meant} = {stored} THEN true ELSE {pglock}.fence_kept({meant}, {stored}) END,
+  CASE WHEN _w.n IS NULL THEN {pglock}.fence_credible({grant}) ELSE true END, x.rows, coalesce(x.last, 0),
+  CASE WHEN _w.n IS NULL AND x.rows = 0 THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
+  _w.n IS NULL AND x.rows = 0 AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
+FROM (SELECT) AS _one LEFT JOIN _w ON true LEFT JOIN LATERAL (
+  SELECT count(*) AS rows, max(_r.last) AS last FROM (
+    SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} AND _w.n IS NULL FOR NO KEY UPDATE OF t) AS _r) AS x ON true{end}`
+
 // The key is locked before the row, as in inserts. Where no row is in sight nothing is locked.
-var remove = verb{"delete", keyPart + `_g AS MATERIALIZED (
+var remove = verb{name: "delete", sql: keyPart + `_g AS MATERIALIZED (
   SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last
   FROM (SELECT * FROM _k WHERE EXISTS (SELECT FROM {table} AS t WHERE {match}) {by k.key} OFFSET 0) AS _k),
 _r AS MATERIALIZED (
@@ -56,8 +73,8 @@ _w ({w returned}n) AS (
 FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n LEFT JOIN _g ON _g.n = _k.n{end}`}
 
 var (
-	insert = verb{"insert", insertPart("FOR SHARE", "true", "DO NOTHING")}
-	upsert = verb{"upsert", insertPart("FOR NO KEY UPDATE", "NOT last {older} $1::bigint",
+	insert = verb{name: "insert", sql: insertPart("FOR SHARE", "true", "DO NOTHING")}
+	upsert = verb{name: "upsert", sql: insertPart("FOR NO KEY UPDATE", "NOT last {older} $1::bigint",
 		"DO UPDATE SET {excluded}{token} = excluded.{token} WHERE coalesce(t.{token}, 0) {older} excluded.{token}")}
 )
 
@@ -81,7 +98,7 @@ FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON {w match}{end}`
 }
 
 // The first key is that of the row, the second the one that it gets: a delete here, an insert there.
-var rekey = verb{"rekey", keyPart + `_g AS MATERIALIZED (
+var rekey = verb{name: "rekey", sql: keyPart + `_g AS MATERIALIZED (
   SELECT _k.n, {pglock}.fence_row_lock({rel}, ROW({k.key}), {grant}) AS last FROM (SELECT * FROM _k {by k.key} OFFSET 0) AS _k),
 _r AS MATERIALIZED (
   SELECT _k.n, coalesce(t.{token}, 0) AS last FROM {table} AS t, _k
@@ -179,25 +196,33 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 	placeholder := func() string { next++; return "$" + strconv.Itoa(next) }
 	const rel = "$2::text::regclass" // $1 is the token everywhere
 
+	sql, single := v.sql, n == 1 && v.one != ""
+	if single {
+		sql = v.one
+	}
+	values, placeholders := make([]string, n), make([][]string, n)
+	for i := range values {
+		for range columns {
+			placeholders[i] = append(placeholders[i], placeholder())
+		}
+		values[i] = join(append([]string{strconv.Itoa(i + 1)}, placeholders[i]...))
+	}
 	var all, no, kAll, kDotAll []string // the columns, as the table and as _k has them
 	var sets, excluded, newKey strings.Builder
 	for i, name := range columns {
 		c, k := quote(name), "k"+strconv.Itoa(i+1)
-		all, kAll, kDotAll = append(all, c), append(kAll, k), append(kDotAll, "_k."+k)
+		given := "_k." + k
+		if single {
+			given = placeholders[0][i]
+		}
+		all, kAll, kDotAll = append(all, c), append(kAll, k), append(kDotAll, given)
 		no = append(no, "(SELECT t."+c+" FROM "+t.table+" AS t WHERE false)")
 		if i < t.keys {
 			newKey.WriteString(c + " = _new." + k + ", ")
 			continue
 		}
-		sets.WriteString(c + " = _k." + k + ", ")
+		sets.WriteString(c + " = " + given + ", ")
 		excluded.WriteString(c + " = excluded." + c + ", ")
-	}
-	values := make([]string, n)
-	for i := range values {
-		values[i] = strconv.Itoa(i + 1)
-		for range columns {
-			values[i] += ", " + placeholder()
-		}
 	}
 	var match, wMatch []string
 	for i := range t.keys {
@@ -253,7 +278,7 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 			"{whole}", replace.Replace(whole), "{whole inserted}", inserted.Replace(whole), "{is whole}", " AND (SELECT ok FROM _t)",
 			"{each once}", "(SELECT count(*) = "+count+" AND count(DISTINCT n) = "+count+" AND bool_and(last "+older+" $1::bigint) FROM _r)")
 	}
-	return strings.NewReplacer(parts...).Replace(v.sql)
+	return strings.NewReplacer(parts...).Replace(sql)
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }

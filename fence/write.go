@@ -60,7 +60,7 @@ func (t Table) send(ctx context.Context, db DB, g Grant, checked target, v verb,
 		answers := make(answers, 0, len(rows))
 		err := ask(ctx, db, s.sql, s.args, func(scan func(...any) error) error {
 			var a answer
-			err := scan(append([]any{&a.wrote, &a.credible, &a.rows, &a.last, &a.tombstone, &a.moved, &a.behind}, into.row(len(answers))...)...)
+			err := scan(append([]any{&a.wrote, &a.credible, &a.rows, (*int64)(&a.last), (*int64)(&a.tombstone), &a.moved, &a.behind}, into.row(len(answers))...)...)
 			answers = append(answers, a)
 			return err
 		})
