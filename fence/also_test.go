@@ -83,11 +83,11 @@ func TestTheRefusedOneOfSeveralResourcesIsNamed(t *testing.T) {
 	if !errors.As(err, &other) || other.Resource != "c" || other.OtherLock != "other" {
 		t.Errorf("%v, want c to be another lock's", err)
 	}
-	if got := pgtest.Query[string](t, d, `SELECT string_agg(resource || last_token, ' ' ORDER BY resource) FROM pglock.fences`); got != "b9 c1" {
+	if got := pgtest.Query[string](t, d, `SELECT string_agg(resource || last_token, ' ' ORDER BY resource) FROM pglock.fences WHERE resource <> ''`); got != "b9 c1" {
 		t.Errorf("the fences are %s", got)
 	}
 	wantErr(t, "Tx", fence.Tx(ctx, pool, grant(10), "b", nothing, fence.Also("a")), nil)
-	if got := pgtest.Query[string](t, d, `SELECT string_agg(resource || last_token, ' ' ORDER BY resource) FROM pglock.fences`); got != "a10 b10 c1" {
+	if got := pgtest.Query[string](t, d, `SELECT string_agg(resource || last_token, ' ' ORDER BY resource) FROM pglock.fences WHERE resource <> ''`); got != "a10 b10 c1" {
 		t.Errorf("the fences are %s", got)
 	}
 }

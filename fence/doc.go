@@ -73,5 +73,6 @@
 //
 // The fences live beside the data: migrations.Up, in the database that is written to, which need not be the one of the locks.
 // The role that writes needs rights on its own tables and what grant_locker gives; it can neither read the fences nor lower
-// them. There is one row for each named resource, and one for each row deleted through a fence until it is inserted again.
+// them. There is one row for each named resource, and one for each row deleted through a fence until it is inserted again. Where they
+// come and go by the million, pglock.Client.PruneFences forgets those that are old and lets nothing in that they kept out.
 package fence

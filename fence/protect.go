@@ -48,7 +48,7 @@ func Protect(ctx context.Context, db DB, table string, opts ...Option) error {
 //
 // An UPDATE that changes the key needs the fences of both values, so both must belong to the lock. TRUNCATE is refused:
 // DELETE, or [Unprotect] first. Each row that is written costs 10 to 20 µs, and each value of the key a row in the fences,
-// for good. A statement that writes no row raises no fence. The fences are raised at the end of the statement, in the order
+// until pglock.Client.PruneFences forgets it. A statement that writes no row raises no fence. The fences are raised at the end of the statement, in the order
 // of its rows, so two grants that write the same rows in different orders may meet in 40P01. A table with a key wants to be
 // unprotected before it is dropped: two functions fencedlock_… in its schema would stay. After a key's column was altered,
 // call this again. In a database restored from a dump of pg_dump, a key that is or has an enum begins anew: it is hashed by an id that

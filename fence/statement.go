@@ -111,8 +111,7 @@ _w ({w returned}{w key}, last) AS (
     WHEN _k.n = 1 THEN {pglock}.fence_row_bury({rel}, ROW({k.key}), {grant})
     WHEN _w.last IS DISTINCT FROM $1::bigint THEN {pglock}.fence_kept({meant}, {stored})
     ELSE {pglock}.fence_row_revive({rel}, ROW({k.key}), ROW({_w.key}), {grant}) END,
-  _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0),
-  CASE WHEN x.rows IS NULL THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
+  _g.last IS NOT NULL, coalesce(x.rows, 0), coalesce(x.last, 0), CASE WHEN x.rows IS NULL THEN coalesce(_g.last, 0) ELSE 0 END,
   _k.n = 1 AND x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
 FROM _k JOIN _g ON _g.n = _k.n LEFT JOIN {found} LEFT JOIN _w ON true{end}`}
 

@@ -19,6 +19,9 @@ CREATE TABLE pglock.fences (
   PRIMARY KEY (relation, resource)
 ) WITH (fillfactor = 70);              -- a fence that rises stays on its page
 
+-- The latest token of the fences that were forgotten: what no fence remembers may have been written with it, and with none later.
+INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (0::oid, '', '', 0, 0);
+
 -- Whether a token can have been granted. Where the lock has no row here, it lives in another database, or was pruned. Then the
 -- clock says nothing: tokens go on from a clock that was once wrong, and from wherever raise_token_floor has put them, which
 -- is 6755399441055744 at most. The bound is that and 2^40 more, a thousand grants a second for 34 years. A made-up token
@@ -45,10 +48,23 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT seen > pg_sequence_last_value('pglock.fencing_token') AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place)
 $$;
 
+-- Where there is no fence: the latest token of those that were forgotten, if this one is earlier; else 0. To be asked when nobody
+-- else can make a fence there any more, since one may have come and been forgotten meanwhile.
+CREATE FUNCTION pglock.fence_forgotten(tok bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE top bigint;
+BEGIN
+  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN  -- 40001 if it has risen since the snapshot
+    SELECT x.last_token INTO top FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = '' FOR SHARE;
+  ELSE
+    SELECT x.last_token INTO top FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = '';
+  END IF;
+  RETURN CASE WHEN tok < top THEN top ELSE 0 END;
+END $$;
+
 -- Raises one fence in the caller's transaction, which others then wait for:
 --   raised         from an earlier token, or for the first time
 --   passed         this grant had raised it before. Only share-locked: transactions of one grant run side by side
---   stale          a later token was here: last_token
+--   stale          a later token was here, or may have been and was forgotten: last_token
 --   behind         the same, and the lock service of this database has not drawn that token yet: it has lost its memory
 --   other_lock     it belongs to another lock: last_name, last_slot. It is the first one's that raises it, for good
 --   never_granted  no grant of this lock can have the token
@@ -64,7 +80,11 @@ BEGIN
     IF NOT FOUND THEN                                    -- or not yet committed, or not in this snapshot: 40001
       INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (rel, res, lock, place, tok)
         ON CONFLICT DO NOTHING;
-      verdict := CASE WHEN FOUND THEN 'raised' END;
+      IF FOUND THEN
+        last_token := pglock.fence_forgotten(tok);
+        verdict := CASE WHEN last_token > 0 THEN 'stale' ELSE 'raised' END;
+        DELETE FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND verdict = 'stale';
+      END IF;
     ELSIF (last_name, last_slot) <> (lock, place) THEN
       verdict := 'other_lock';
     ELSIF tok < last_token THEN
@@ -235,8 +255,8 @@ BEGIN
   RETURN coalesce((SELECT f.last_token FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id), 0);
 END $$;
 
--- Locks the key of a row that may not exist, to the end of the transaction, and answers as fence_row_tombstone does; NULL if
--- the token was never granted. An insert and a delete of one key take it before they touch the table.
+-- Locks the key of a row that may not exist, to the end of the transaction, and answers as fence_row_tombstone does, or as
+-- fence_forgotten where there is none; NULL if the token was never granted. An insert and a delete of one key take it before they touch the table.
 -- Where there is no tombstone, one is written and taken back: until this transaction ends, the unique index makes others wait
 -- who write there, and at every isolation level it finds a tombstone that the snapshot does not show.
 CREATE FUNCTION pglock.fence_row_lock(rel regclass, key record, lock text, place int, tok bigint) RETURNS bigint
@@ -253,7 +273,7 @@ BEGIN
       ON CONFLICT DO NOTHING;
     IF FOUND THEN
       DELETE FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id;
-      RETURN 0;
+      RETURN pglock.fence_forgotten(tok);
     END IF;
   END LOOP;
 END $$;
@@ -284,6 +304,34 @@ BEGIN
   DELETE FROM pglock.fences f WHERE f.relation = r.rel AND f.resource = r.id AND f.last_token <= tok;
   RETURN true;
 END $$;
+
+-- Owner only: forgets up to most fences that were raised so long ago: named resources, tombstones, and those of the keys of protected
+-- tables. Never a token that a live grant does not exceed, and never younger than the cap: earlier tokens are then refused wherever
+-- there is no fence, and all that are live go on. A grant that was lost in a failover cannot be seen, and so nothing is forgotten
+-- while new ones are held back; nor while somebody reads at repeatable read what is changed here. The locks must live in this
+-- database, since tokens of another say nothing about those that live here.
+CREATE FUNCTION pglock.prune_fences(idle interval, most int) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before timestamptz := clock_timestamp() - greatest(idle, (SELECT cap_us FROM pglock.guard) * interval '1 us');
+  live bigint;
+  top bigint;
+  gone bigint;
+BEGIN
+  PERFORM pglock.need_read_committed();
+  PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = '' FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND OR NOT EXISTS (SELECT FROM pglock.guard_now g WHERE NOT g.other AND g.no_grants_before <= clock_timestamp()) THEN RETURN 0; END IF;
+  SELECT min(x.token) INTO live FROM pglock.leases x WHERE x.expires_at > clock_timestamp();
+  WITH gone AS (
+    DELETE FROM pglock.fences f USING (
+      SELECT x.relation, x.resource FROM pglock.fences x
+        WHERE x.raised_at < before AND (x.last_token >= live) IS NOT TRUE AND x.resource <> '' AND (x.relation = 0::oid OR x.resource <> 'table')
+        LIMIT most FOR UPDATE SKIP LOCKED) x
+      WHERE f.relation = x.relation AND f.resource = x.resource RETURNING f.last_token)
+    SELECT max(g.last_token), count(*) INTO top, gone FROM gone g;
+  UPDATE pglock.fences x SET last_token = top, raised_at = clock_timestamp() WHERE x.relation = 0::oid AND x.resource = '' AND x.last_token < top;
+  RETURN gone;
+END $$;
+COMMENT ON FUNCTION pglock.prune_fences IS 'Forgets up to so many fences that were raised so long ago; answers how many. Owner only.';
 
 -- Takes a statement back that could write some of its rows only: others were changed while it waited, which a later snapshot
 -- shows, or the same key stood twice in it, or a trigger, a rule or row security hides rows from it.

@@ -68,7 +68,7 @@ DECLARE
   functions regproc[] := ARRAY['pglock.acquire', 'pglock.renew', 'pglock.release', 'pglock.exchange', 'pglock.obstacle', 'pglock.claim', 'pglock.acquire_slots', 'pglock.revoke', 'pglock.revoke_lock', 'pglock.mark', 'pglock.unmark', 'pglock.wake', 'pglock.bequeath', 'pglock.wait_over', 'pglock.check_in', 'pglock.admit', 'pglock.need_read_committed', 'pglock.bump',
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
-    'pglock.prune', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_begin_raised', 'pglock.fence_begin_held', 'pglock.fence_begin_stated', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
+    'pglock.prune', 'pglock.prune_fences', 'pglock.fence_forgotten', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_begin_raised', 'pglock.fence_begin_held', 'pglock.fence_begin_stated', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
     'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_behind', 'pglock.fence_lift', 'pglock.stated_grant',
     'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',
     'pglock.fence_table', 'pglock.fence_rows', 'pglock.fence_row_write', 'pglock.protection', 'pglock.fence_key_columns', 'pglock.fence_row_body',

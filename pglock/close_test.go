@@ -73,6 +73,8 @@ func TestAClosedClientAnswersErrClosed(t *testing.T) {
 	wantErr(t, "List", err, pglock.ErrClosed)
 	_, err = c.Prune(t.Context(), time.Hour)
 	wantErr(t, "Prune", err, pglock.ErrClosed)
+	_, err = c.PruneFences(t.Context(), time.Hour)
+	wantErr(t, "PruneFences", err, pglock.ErrClosed)
 	wantErr(t, "Renew", l.Renew(t.Context()), pglock.ErrClosed)
 	wantErr(t, "Release", l.Release(t.Context()), pglock.ErrClosed)
 }

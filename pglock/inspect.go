@@ -71,11 +71,29 @@ func (c *Client) inspect(ctx context.Context, what, where string, args ...any) (
 // ErrNotAllowed, ErrInvalidOption for a negative idle, ErrNotMigrated, ErrReadOnly, ErrClosed, the cause of ctx, or what the
 // driver says.
 func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
+	return c.forget(ctx, "prune", pruneSQL, idle)
+}
+
+// PruneFences forgets fences that nothing has raised for idle, in this database: those of named resources, of rows that a fenced
+// delete took away, and of the keys of tables that fence.ProtectRows protects. It answers how many. What they kept out stays out: an
+// earlier token is refused from then on wherever there is no fence. Only tokens are forgotten that are earlier than those of all
+// live grants, so whoever holds a lock goes on; a grant that is over may be refused where it would have passed. A resource belongs to
+// the lock that raises it first after its fence was forgotten.
+//
+// The locks that the fences are raised under must live in this database too. It forgets nothing while new grants are held back
+// (ErrHeldBack), and while a transaction at repeatable read or serializable is open that has made a fence. It blocks, needs and fails as
+// Prune does.
+func (c *Client) PruneFences(ctx context.Context, idle time.Duration) (int, error) {
+	return c.forget(ctx, "prune fences", pruneFencesSQL, idle)
+}
+
+// forget takes away what was idle, chunk after chunk.
+func (c *Client) forget(ctx context.Context, what, sql string, idle time.Duration) (int, error) {
 	if idle < 0 {
-		return 0, fmt.Errorf("%w: Prune of names idle for %v", ErrInvalidOption, idle)
+		return 0, fmt.Errorf("%w: %s of what was idle for %v", ErrInvalidOption, what, idle)
 	}
 	for total := 0; ; {
-		n, err := collect(ctx, c, call{"prune", owner}, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(pruneSQL), args: []any{idle.Microseconds(), pruneChunk}})
+		n, err := collect(ctx, c, call{what, owner}, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(sql), args: []any{idle.Microseconds(), pruneChunk}})
 		if err != nil || n[0] == 0 {
 			return total, err
 		}

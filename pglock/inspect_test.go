@@ -97,6 +97,28 @@ func TestPruneForgetsIdleLocksOnly(t *testing.T) {
 	wantErr(t, "Prune(-1)", err, pglock.ErrInvalidOption)
 }
 
+func TestPruneFencesForgetsIdleFencesOnly(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	live := take(t, c, "live")
+	d.Exec(t, `INSERT INTO pglock.fences SELECT 0::oid, 'old ' || n, 'gone', 0, $1::bigint - 1, now() - interval '2 h' FROM generate_series(1, 2500) n
+		UNION ALL SELECT 0::oid, 'of the live grant', 'live', 0, $1, now() - interval '2 h'
+		UNION ALL SELECT 0::oid, 'recent', 'gone', 0, $1 - 1, now() - interval '59 min'`, int64(live.Token()))
+
+	n, err := c.PruneFences(soon(t), time.Hour)
+
+	if err != nil || n != 2500 {
+		t.Errorf("PruneFences = %d, %v, want 2500", n, err)
+	}
+	const left = `SELECT string_agg(resource, ', ' ORDER BY resource) FROM pglock.fences WHERE resource <> ''`
+	if got := pgtest.Query[string](t, d, left); got != "of the live grant, recent" {
+		t.Errorf("left: %s", got)
+	}
+	_, err = c.PruneFences(t.Context(), -1)
+	wantErr(t, "PruneFences(-1)", err, pglock.ErrInvalidOption)
+}
+
 // What a role is set to for the queries of its service must not bound a look, nor a pruning.
 func TestALookIsNotBoundBySettingsForTheService(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,8 @@ FROM pglock.holder($1::text)`
 	singleNodeSQL = `SELECT true FROM pglock.declare_single_node($1::boolean)`
 	endHoldSQL    = `SELECT true FROM pglock.end_hold()`
 
-	pruneSQL = `SELECT pglock.prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
+	pruneSQL       = `SELECT pglock.prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
+	pruneFencesSQL = `SELECT pglock.prune_fences($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`
 )
 
 // Not of the lock schema: a connection that was given up may still be at work, so its successor ends it first. The start time
