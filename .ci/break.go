@@ -181,7 +181,7 @@ var rules = []rule{
 	{"waiting: who met a locked row keeps its turn", waiting, "IF status = 'retry' AND mine.woken AND NOT fairs[k] THEN", "IF false THEN", protocol, "WokenInVain"},
 	{"waiting: a fair one is not handed over to", "pglock/queue.go", "if w.config.fair || len(w.queues) > 1 {", "if len(w.queues) > 1 {", locks, "FairProcessesTakeTurns"},
 	{"bequests: a waiter asks for what it was promised", "pglock/queue.go", "w.promise(r.id)\n\t\t\tr.id = w.id", "w.promise(r.id)", locks, "AReleaseGrants"},
-	{"bequests: a mark does not outlive its waiter", "pglock/note.go", "if slices.Contains(waits, n.wait) {", "if false {", locks, "BeforeItWasSent"},
+	{"bequests: a mark does not outlive its waiter", "pglock/note.go", "if slices.Contains(waits, n.wait) {", "if false && slices.Contains(waits, n.wait) {", locks, "BeforeItWasSent"},
 	{"bequests: a short TTL is not worth one", "pglock/options.go", " && lc.ttl >= 500*time.Millisecond &&", " &&", locks, "OnlyWakes"},
 	{"bequests: who gives up gives back", "pglock/queue.go", "if w.promised && !granted {", "if false {", locks, "OneWhoGaveUpGoesOn"},
 	{"bequests: what is not granted yet is waited for", "pglock/settle.go", "case (s.heir || s.ghost", "case (s.ghost", locks, "WakeUpForOneWhoGaveUp"},
