@@ -114,7 +114,7 @@ var rules = []rule{
 	{"once: only the latest attempt ends it", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.ended_at IS NULL;\n  SELECT CASE", runners, "Paused"},
 	{"once: it ends once", onceFile, "AND x.token = tok AND x.ended_at IS NULL;\n  SELECT CASE", "AND x.token = tok;\n  SELECT CASE", runners, "LostCommit"},
 	{"once: the beginning is on the disk", onceFile, "IF current_setting('synchronous_commit') = 'off' THEN", "IF false THEN", "./migrations", "Durable"},
-	{"once: a success is of the transaction", "pglock/once/tx.go", "return r.endOnce(ctx, tx, o, l, Done, \"\")", "return r.endOnce(ctx, r.db, o, l, Done, \"\")", runners, "LostCommit"},
+	{"once: a success is of the transaction", "pglock/once/tx.go", "return r.endTx(ctx, tx, o, l)", "return r.endOnce(ctx, r.db, r.sql.end, o, l, Done, \"\")", runners, "LostCommit"},
 	{"once: a lost commit is looked up", "pglock/once/attempt.go", "case cfg.inTx:", "case false:", runners, "LostCommit"},
 	{"kinds: readers and permits share-lock the gate", kinds, "x.slot = 0 AND x.permits = kind FOR SHARE SKIP LOCKED;", "x.slot = 0 AND x.permits = kind;", protocol, "UnderWay"},
 	{"kinds: who leaves no room locks the gate alone", kinds, "x.slot = 0 AND x.permits = was FOR UPDATE SKIP LOCKED;", "x.slot = 0 AND x.permits = was FOR SHARE SKIP LOCKED;", protocol, "UnderWay|Tied"},

@@ -70,7 +70,7 @@ func (e *Elector) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 			if ctx.Err() != nil {
 				return
 			}
-			if s := sighted(err); s != told || l.Token != last.Token {
+			if s := sighted(err); s != told || l.Token != last.Token || hopeless(err) {
 				told, last = s, l
 				if !yield(l, err) || hopeless(err) {
 					return

@@ -205,3 +205,38 @@ func TestASlowObserverHoldsUpNobody(t *testing.T) {
 	}
 	a.elected(t)
 }
+
+// While the database is away, an error was told. One that waiting does not cure is told all the same, and ends the sequence: who
+// looks on through an outage is not left with a client that is closed, or a schema that is gone.
+func TestObserveEndsThoughTheDatabaseWasAway(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		then func(*testing.T, *pgtest.Database, *pgtest.Proxy, *node)
+		want error
+	}{
+		"the client is closed": {func(t *testing.T, _ *pgtest.Database, _ *pgtest.Proxy, n *node) {
+			wantErr(t, "Close", n.client.Close(soon(t)), nil)
+		}, pglock.ErrClosed},
+		"the schema is gone": {func(t *testing.T, d *pgtest.Database, p *pgtest.Proxy, _ *node) {
+			d.Exec(t, `DROP SCHEMA pglock CASCADE`)
+			p.Refuse(false)
+		}, pglock.ErrNotMigrated},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.Copy(t)
+			p := pgtest.NewProxy(t, d)
+			p.Refuse(true)
+			n := candidate(t, p.URL(), "only looks on")
+			sights, _ := watch(t, n.Observe)
+			if s := happens(t, "the database is away", sights); s.err == nil {
+				t.Errorf("the database is away: %+v", s)
+			}
+			c.then(t, d, p, n)
+			wantErr(t, "Observe", happens(t, "it is told", sights).err, c.want)
+			if s, more := <-sights; more {
+				t.Errorf("it goes on: %+v", s)
+			}
+		})
+	}
+}

@@ -77,7 +77,8 @@ func (r *Runner) refuse(ctx context.Context, o occurrence, cfg config) error {
 	return &DuplicateError{found[0]}
 }
 
-// take acquires the lock of the occurrence. Who may not run it again has nothing to wait for, but that grants are held back.
+// take acquires the lock of the occurrence. Who may not run it again has nothing to wait for, but that grants are held back, and that
+// a holder begins.
 func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Lease, error) {
 	if cfg.retry {
 		l, err := r.locks.Acquire(ctx, o.lock(), cfg.lease...)
@@ -109,7 +110,7 @@ func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Le
 			if held.Over {
 				return nil, err
 			}
-			return nil, o.heldBy(held)
+			rest = tryAgain // the holder has not begun, and may yet fail to: that would leave it to nobody
 		case isHeld:
 			rest = changingHands
 		case isHeldBack:
@@ -142,7 +143,10 @@ func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, cfg con
 			panic(thrown)
 		}
 	}()
-	recorded, err := f(ctx, l)
+	recorded, err := false, l.Err() // whoever is told late that it has begun may not be the only one any more
+	if err == nil {
+		recorded, err = f(ctx, l)
+	}
 	returned = true
 	switch {
 	case recorded:

@@ -70,7 +70,9 @@
 // # When things fail
 //
 //	f returns an error, panics    failed, with the text; the lock is free at once
+//	the record cannot be begun    nobody has run it: the others wait for the lock, and one of them runs it
 //	the process is killed         unfinished when the lease is over (15 s), whose lock is free then
+//	the lease is lost before f    failed: f does not run
 //	the lease is lost in f        f's context ends. What f answers is still recorded, unless another attempt has begun: fence.ErrStale
 //	the end cannot be recorded    tried for 15 s under the lease; then ErrNotRecorded, and unfinished
 //	a commit without an answer    Tx looks at the record: the success, or a failure

@@ -43,7 +43,8 @@ const MaxMissed = 1000
 // the next call has the rest, once these are on record. Latest needs some dozens of calls of next, however many were missed. A job
 // without a record has missed nothing.
 //
-// What was skipped is not found again once a later occurrence is on record. Records that were pruned are none.
+// What was skipped is not found again once a later occurrence is on record. Nor is one missed that has failed or is unfinished, since it is on
+// record: with Retry, take those from History. Records that were pruned are none.
 //
 // It blocks for one round trip, at most until ctx ends, and changes nothing. The error is one of Last, or ErrInvalid for a next that
 // does not go forward.

@@ -37,8 +37,9 @@ func isNil(db any) bool {
 // at which the schedule has it, the same for all who call, and never time.Now(). f gets the lease that it runs under, and a
 // context that carries the values of ctx and ends with ctx or with the lease; when ctx ends, the lease is renewed until f has returned.
 //
-// It blocks while f runs, before that for a few round trips, and after a restart or failover of the database for as long as new
-// grants are held back; ctx bounds what comes before f. With [Retry] it also waits while another runs the occurrence; if ctx ends while
+// It blocks while f runs, before that for a few round trips, after a restart or failover of the database for as long as new
+// grants are held back, and while another has the lock and has not begun (it may fail to, or have crashed): most often for an instant, at
+// most for 20 s or the TTL of its lease; ctx bounds what comes before f. With [Retry] it also waits while another runs the occurrence; if ctx ends while
 // the lock is only kept (see [Lease]), it looks at the record once more, for 5 s at most. After f the
 // end is recorded and the lease released, whatever became of ctx; that takes 20 s at most.
 //

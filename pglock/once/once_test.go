@@ -356,12 +356,16 @@ type demoted struct {
 	*pgxpool.Pool
 	tries  int
 	before func(try int)
+	refuse error // what all tries come to; nil: what the server says
 }
 
 func (d *demoted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if strings.Contains(sql, "once_start") {
 		d.tries++
 		d.before(d.tries)
+		if d.refuse != nil {
+			return nil, d.refuse
+		}
 	}
 	return d.Pool.Query(ctx, sql, args...)
 }
@@ -647,4 +651,65 @@ func TestAFailureIsToldThoughSomebodyRecordedASuccess(t *testing.T) {
 	})
 	wantErr(t, "Run", err, broken)
 	wantErr(t, "Run", err, once.ErrNotRecorded)
+}
+
+// A replica that has the lock may yet fail to begin: its pool reaches a server that only reads, say. The others, who ask meanwhile, do not
+// take that for a run: one of them runs it, or the tick would be lost though they reach the database.
+func TestATickIsNotLostByAReplicaThatCannotBegin(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	began := make(chan struct{})
+	cut := &demoted{Pool: d.Pool(t), refuse: errors.New("no way through"), before: func(try int) {
+		if try == 1 {
+			close(began)
+		}
+	}}
+	a, b := runner(t, d.URL, "a", cut), runner(t, d.URL, "b", d.Pool(t))
+	ctx, cancel := context.WithCancel(soon(t))
+	first := async(func() error { return a.Run(ctx, "report", tick, nothing(t)) })
+	happens(t, "the first has the lock", began)
+
+	short, over := context.WithTimeout(t.Context(), time.Second)
+	defer over()
+	err := b.Run(short, "report", tick, nothing(t))
+	wantErr(t, "Run while it was not begun", err, context.DeadlineExceeded)
+	if errors.Is(err, once.ErrRunning) || errors.Is(err, once.ErrRan) {
+		t.Errorf("Run while it was not begun = %v", err)
+	}
+
+	second := async(func() error { return b.Run(soon(t), "report", tick, does(nil)) })
+	cancel()
+	wantErr(t, "the first", happens(t, "the first gives up", first), context.Canceled)
+	wantErr(t, "the second", happens(t, "the second ends", second), nil)
+	if rec := last(t, b); rec.Outcome != once.Done || rec.Owner != "b" || rec.Attempt != 1 {
+		t.Errorf("on record: %+v", rec)
+	}
+}
+
+// A slow is a pool whose answer to the beginning of an attempt comes late.
+type slow struct {
+	*pgxpool.Pool
+	late func()
+}
+
+func (s *slow) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := s.Pool.Query(ctx, sql, args...)
+	if strings.Contains(sql, "once_start") {
+		s.late()
+	}
+	return rows, err
+}
+
+// The answer that the attempt has begun comes when its lease is over: another may be at work by then, so f does not run.
+func TestAnAttemptThatBeganTooLateDoesNotRun(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	db := &slow{d.Pool(t), func() { d.WaitFor(t, `SELECT NOT held FROM pglock.holder($1)`, lockName) }}
+	a, b := runner(t, d.URL, "a", db), runner(t, d.URL, "b", d.Pool(t))
+	err := a.Run(soon(t), "report", tick, nothing(t), once.Lease(pglock.TTL(2*time.Second), pglock.NoRenewal()))
+	wantErr(t, "Run", err, pglock.ErrLost)
+	if rec := last(t, b); rec.Outcome != once.Failed || rec.Detail == "" {
+		t.Errorf("on record: %+v", rec)
+	}
+	wantErr(t, "Run with Retry", b.Run(soon(t), "report", tick, does(nil), once.Retry()), nil)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/pglock"
 )
@@ -136,7 +138,7 @@ func (r *Runner) start(ctx context.Context, o occurrence, l *pglock.Lease, cfg c
 
 // end records how an attempt ended, whatever became of ctx. errDone says that it was recorded as done before.
 func (r *Runner) end(ctx context.Context, o occurrence, l *pglock.Lease, how Outcome, why string) error {
-	send := func(ctx context.Context) error { return r.endOnce(ctx, r.db, o, l, how, why) }
+	send := func(ctx context.Context) error { return r.endOnce(ctx, r.db, r.sql.end, o, l, how, why) }
 	err := r.insist(context.WithoutCancel(ctx), send)
 	if state(err) == "22P05" { // the encoding of the database lacks a character
 		why = strconv.QuoteToASCII(why)
@@ -151,11 +153,20 @@ func (r *Runner) end(ctx context.Context, o occurrence, l *pglock.Lease, how Out
 // errDone: the attempt has failed, and is on record as done, because its transaction was committed.
 var errDone = errors.New("done")
 
-// endOnce records it by one statement, which may be one of a transaction.
-func (r *Runner) endOnce(ctx context.Context, db fence.DB, o occurrence, l *pglock.Lease, how Outcome, why string) error {
+// endTx records a success in the transaction that holds the lease, unless f has ended that.
+func (r *Runner) endTx(ctx context.Context, tx fence.DB, o occurrence, l *pglock.Lease) error {
+	err := r.endOnce(ctx, tx, r.sql.endTx, o, l, Done, "")
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("once: %v: f has ended the transaction that it was given, by SQL of its own: look at what of its writes is there", o)
+	}
+	return err
+}
+
+// endOnce records it by one statement.
+func (r *Runner) endOnce(ctx context.Context, db fence.DB, sql string, o occurrence, l *pglock.Lease, how Outcome, why string) error {
 	var verdict string
 	var last fence.Token
-	err := r.one(ctx, db, r.sql.end, []any{[]byte(o.job), o.due.UnixMicro(), int64(l.Token()), string(how), []byte(clip(why))}, &verdict, &last)
+	err := r.one(ctx, db, sql, []any{[]byte(o.job), o.due.UnixMicro(), int64(l.Token()), string(how), []byte(clip(why))}, &verdict, &last)
 	switch {
 	case err != nil:
 		return err

@@ -11,7 +11,7 @@ import (
 
 // The records are the database's; these are the calls. As in package pglock parameters are cast, and instants come in microseconds.
 // Names and texts travel as bytes of UTF-8: the caller's sessions may have another client_encoding.
-type statements struct{ start, end, record, records, prune string }
+type statements struct{ start, end, endTx, record, records, prune string }
 
 func statementsIn(schema string) statements {
 	const columns = `SELECT (extract(epoch FROM due) OPERATOR(pg_catalog.*) 1000000)::bigint, outcome, attempt, pg_catalog.convert_to(owner, 'UTF8'), token,
@@ -23,8 +23,12 @@ FROM `
 		return strings.ReplaceAll(sql, "pglock.", pgx.Identifier{schema}.Sanitize()+".")
 	}
 	return statements{
-		start:   in(`SELECT pglock.once_start({job}, $2::bigint, $3::bigint, $4::boolean)`),
-		end:     in(`SELECT verdict, coalesce(last_token, 0) FROM pglock.once_end({job}, $2::bigint, $3::bigint, $4::text, {detail})`),
+		start: in(`SELECT pglock.once_start({job}, $2::bigint, $3::bigint, $4::boolean)`),
+		end:   in(`SELECT verdict, coalesce(last_token, 0) FROM pglock.once_end({job}, $2::bigint, $3::bigint, $4::text, {detail})`),
+		// The grant is stated in the transaction of HeldTx, and gone with it: no row then, and no call.
+		endTx: in(`SELECT e.verdict, coalesce(e.last_token, 0) FROM (SELECT $4::text AS how
+  WHERE pg_catalog.length(pg_catalog.current_setting('fencedlock.grant', true)) OPERATOR(pg_catalog.>) 0 OFFSET 0) x,
+  LATERAL pglock.once_end({job}, $2::bigint, $3::bigint, x.how, {detail}) e`),
 		record:  in(columns + `pglock.once_records({job}, $2::bigint)`),
 		records: in(columns + `pglock.once_records({job}, NULL, $2::int)`),
 		prune:   in(`SELECT pglock.once_prune($1::bigint OPERATOR(pg_catalog.*) interval '1 us', $2::int)`),

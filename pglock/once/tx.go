@@ -18,7 +18,8 @@ import (
 // if and only if there is the other. If it does not commit, because f has failed or for any other reason, the occurrence has
 // failed and nothing was written.
 //
-// f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor ends the transaction. db
+// f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor ends the transaction: if it
+// does all the same, by a script with a COMMIT, say, the occurrence has failed, and what was committed stands. db
 // is most often the pool that the Runner has. The transaction has a limit, a minute unless [Held] says otherwise.
 //
 // It blocks and fails as Run does, and as fence.HeldTx does; a conflict of transactions (40001) is a failure like any other, for Retry. A commit whose answer was lost is looked up in the record, and so is
@@ -40,7 +41,7 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 			if err := f(ctx, tx); err != nil {
 				return err
 			}
-			return r.endOnce(ctx, tx, o, l, Done, "")
+			return r.endTx(ctx, tx, o, l)
 		}, cfg.held...)
 		return err == nil, because(ctx, err)
 	})
@@ -64,7 +65,7 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 			if err := f(ctx, tx); err != nil {
 				return err
 			}
-			return r.endOnce(ctx, fence.SQL(tx), o, l, Done, "")
+			return r.endTx(ctx, fence.SQL(tx), o, l)
 		}, cfg.held...)
 		return err == nil, because(ctx, err)
 	})

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -256,5 +257,93 @@ func TestEffectsAreAsManyAsOccurrencesDoneUnderFaults(t *testing.T) {
 	t.Logf("%d rounds, %d failures, %d done in one try", rounds, failures, done("tried"))
 	if failures < rounds/4 {
 		t.Errorf("the faults have made %d calls fail in %d rounds: they do not strike", failures, rounds)
+	}
+}
+
+// However a transaction comes to not commit, though f has returned nil: nothing was written, it is on record as failed, and a Retry does it.
+func TestATransactionThatCannotCommitHasFailed(t *testing.T) {
+	t.Parallel()
+	exec := func(sql string) func(context.Context, *testing.T, *pgtest.Database, pgx.Tx) error {
+		return func(ctx context.Context, _ *testing.T, _ *pgtest.Database, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		}
+	}
+	for what, spoil := range map[string]func(context.Context, *testing.T, *pgtest.Database, pgx.Tx) error{
+		"a deferred constraint": exec(`INSERT INTO orders VALUES (1)`),
+		"an error that f keeps to itself": func(ctx context.Context, _ *testing.T, _ *pgtest.Database, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, `SELECT 1/0`)
+			return nil
+		},
+		"f has rolled back":          func(ctx context.Context, _ *testing.T, _ *pgtest.Database, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		"f has rolled back in SQL":   exec(`ROLLBACK`),
+		"f has rolled back and anew": exec(`ROLLBACK AND CHAIN`),
+		"another has read what f writes, and written what f reads": func(ctx context.Context, t *testing.T, d *pgtest.Database, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SELECT FROM orders`); err != nil {
+				return err
+			}
+			other, err := d.Conn(t).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.Serializable})
+			if err != nil {
+				return err
+			}
+			if _, err := other.Exec(ctx, `SELECT FROM effects`); err != nil {
+				return err
+			}
+			if _, err := other.Exec(ctx, `SET CONSTRAINTS ALL DEFERRED; INSERT INTO orders SELECT 1 WHERE false; INSERT INTO parents VALUES (1); INSERT INTO orders VALUES (1)`); err != nil {
+				return err
+			}
+			return other.Commit(ctx)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := effects(t)
+			d.Exec(t, `CREATE TABLE parents (id int PRIMARY KEY)`)
+			d.Exec(t, `CREATE TABLE orders (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
+			pool := d.Pool(t)
+			runs := runner(t, d.URL, "a", pool)
+			strict := once.Held(fence.Isolation(pgx.Serializable))
+			err := runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, tx pgx.Tx) error {
+				if err := effect(tick)(ctx, tx); err != nil {
+					return err
+				}
+				return spoil(ctx, t, d, tx)
+			}, strict)
+			if rec := last(t, runs); err == nil || rec.Outcome != once.Failed || rec.Detail == "" || count(t, d) != 0 {
+				t.Errorf("Tx = %v; on record: %+v, with %d effects", err, rec, count(t, d))
+			}
+			wantErr(t, "Tx with Retry", runs.Tx(soon(t), pool, "report", tick, effect(tick), once.Retry(), strict), nil)
+			if count(t, d) != 1 {
+				t.Errorf("%d effects", count(t, d))
+			}
+		})
+	}
+}
+
+// A script with a COMMIT of its own leaves its writes and no transaction to put the record in: that is told, and is no success.
+func TestATransactionThatFHasCommittedIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	pool := d.Pool(t)
+	std := stdlib.OpenDBFromPool(pool)
+	defer std.Close() //nolint:errcheck // the pool stays
+	runs := runner(t, d.URL, "a", pool)
+	const script = `BEGIN; INSERT INTO effects VALUES (now()); COMMIT`
+	for what, err := range map[string]error{
+		"Tx": runs.Tx(soon(t), pool, "report", tick, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, script)
+			return err
+		}),
+		"TxSQL": runs.TxSQL(soon(t), std, "report", tick.Add(time.Hour), func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, script)
+			return err
+		}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "f has ended the transaction") {
+			t.Errorf("%s = %v", what, err)
+		}
+		if rec := last(t, runs); rec.Outcome != once.Failed || !strings.Contains(rec.Detail, "f has ended the transaction") {
+			t.Errorf("%s, on record: %+v", what, rec)
+		}
 	}
 }
