@@ -108,6 +108,8 @@ func TestKeyTypes(t *testing.T) {
 			wantErr(t, "update", invoices.Update(ctx, pool, grant(3), row), nil)
 			wantErr(t, "delete", invoices.Delete(ctx, pool, grant(4), fence.Row{"id": tt.equal}), nil)
 			wantStale(t, "late insert", invoices.Insert(ctx, pool, grant(3), row), 4)
+			wantStale(t, "late update", invoices.Update(ctx, pool, grant(3), same), 4)
+			wantStale(t, "late delete", invoices.Delete(ctx, pool, grant(3), fence.Row{"id": tt.key}), 4)
 			wantErr(t, "insert", invoices.Insert(ctx, pool, grant(5), row), nil)
 		})
 	}
