@@ -48,9 +48,8 @@ FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n{end}`}
 const updateOne = keyPart + `_w ({w returned}n, {w key}, last) AS (
   UPDATE {table} AS t SET {sets}{token} = $1::bigint
   WHERE {match} AND coalesce(t.{token}, 0) {older} $1::bigint AND (t.{token} = $1::bigint OR (SELECT {pglock}.fence_credible({grant})))
-    AND CASE WHEN (SELECT relhasrules FROM pg_catalog.pg_class WHERE oid = {rel}) THEN (SELECT {only older} FROM (
-      SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} FOR NO KEY UPDATE OF t) AS _r)
-    ELSE (SELECT count(*) FROM {table} AS t WHERE {match}) = 1 END
+    AND CASE WHEN (SELECT NOT relhasrules FROM pg_catalog.pg_class WHERE oid = {rel}) THEN (SELECT count(*) FROM {table} AS t WHERE {match}) = 1
+    ELSE (SELECT {only older} FROM (SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} FOR NO KEY UPDATE OF t) AS _r) END
   RETURNING {t.returned}1, {t.key}, t.{token})
 {answers}SELECT 1, CASE WHEN _w.n IS NULL THEN false
     WHEN {meant} = {stored} THEN true ELSE {pglock}.fence_kept({meant}, {stored}) END,
