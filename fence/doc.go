@@ -53,6 +53,7 @@
 //     delete by one key does not hold up an insert by the other.
 //   - Rows that a foreign key deletes or changes along with others (ON DELETE or ON UPDATE CASCADE) leave no token behind, and so
 //     an earlier one may insert them again. [Protect] refuses that.
+//   - A view whose rows PostgreSQL cannot lock is not fenced: see [Table].
 //   - A fenced delete that finds no row leaves nothing behind, so an earlier token may insert that row afterwards.
 //   - Row fences compare tokens whatever lock they come from. Protect a row by one lock; resources check that.
 //

@@ -267,3 +267,17 @@ func TestUpsertAndDeleteDoNotDeadlock(t *testing.T) {
 		wantErr(t, order[1], <-second, nil)
 	}
 }
+
+// Nobody but the owner of the data lowers a token. Whoever waited for that is not stale any more, nor kept by a trigger.
+func TestUpdateThatWaitedUntilItsTokenSufficesIsWritten(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices+`; INSERT INTO invoices VALUES (1, 'old', 9)`)
+	a, b := d.Conn(t), d.Conn(t)
+	tx := begin(t, a, pgx.ReadCommitted)
+	exec(t, tx, `UPDATE invoices SET fencing_token = 0`)
+	ctx := bounded(t)
+	got := waiting(t, d, func() error { return verbs["Update"](ctx, b, grant(7)) })
+	commit(t, tx)
+	wantErr(t, "Update", <-got, nil)
+}

@@ -41,18 +41,22 @@ _w ({w returned}n, {w key}, last) AS (
   x.rows IS NULL AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
 FROM _k LEFT JOIN {found} LEFT JOIN _w ON _w.n = _k.n{end}`}
 
-// A row by itself is compared by its UPDATE, and locked to be looked at only where nothing was written. A token that stands there
-// already is as credible as it will be. Nothing reads _k but the types of the parameters.
+// A row by itself is compared by its UPDATE, which looks again at what it waited for, and locked to be looked at only where nothing
+// was written. What rules are on, a view above all, is locked before: a rule or trigger that updates another table instead looks
+// at the key alone when it has waited. A token that stands there already is as credible as it will be. Of _k the tombstone's key is
+// read, whose types and collations are those of the columns; the rest of it gives the parameters theirs.
 const updateOne = keyPart + `_w ({w returned}n, {w key}, last) AS (
   UPDATE {table} AS t SET {sets}{token} = $1::bigint
   WHERE {match} AND coalesce(t.{token}, 0) {older} $1::bigint AND (t.{token} = $1::bigint OR (SELECT {pglock}.fence_credible({grant})))
-    AND (SELECT count(*) FROM {table} AS t WHERE {match}) = 1
+    AND CASE WHEN (SELECT NOT relhasrules FROM pg_catalog.pg_class WHERE oid = {rel}) THEN (SELECT count(*) FROM {table} AS t WHERE {match}) = 1
+    ELSE (SELECT {only older} FROM (SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} FOR NO KEY UPDATE OF t) AS _r) END
   RETURNING {t.returned}1, {t.key}, t.{token})
 {answers}SELECT 1, CASE WHEN _w.n IS NULL THEN false
     WHEN {meant} = {stored} THEN true ELSE {pglock}.fence_kept({meant}, {stored}) END,
   CASE WHEN _w.n IS NULL THEN {pglock}.fence_credible({grant}) ELSE true END, x.rows, coalesce(x.last, 0),
-  CASE WHEN _w.n IS NULL AND x.rows = 0 THEN {pglock}.fence_row_tombstone({rel}, ROW({k.key})) ELSE 0 END,
-  _w.n IS NULL AND x.rows = 0 AND EXISTS (SELECT FROM {table} AS t WHERE {match}){_w.returned}
+  CASE WHEN _w.n IS NULL AND x.rows = 0 THEN (SELECT {pglock}.fence_row_tombstone({rel}, ROW({k.key})) FROM _k) ELSE 0 END,
+  CASE WHEN _w.n IS NOT NULL THEN false WHEN x.rows = 0 THEN EXISTS (SELECT FROM {table} AS t WHERE {match})
+    ELSE (SELECT {only older} FROM (SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match}) AS _r) IS NOT TRUE END{_w.returned}
 FROM (SELECT) AS _one LEFT JOIN _w ON true LEFT JOIN LATERAL (
   SELECT count(*) AS rows, max(_r.last) AS last FROM (
     SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} AND _w.n IS NULL FOR NO KEY UPDATE OF t) AS _r) AS x ON true{end}`
@@ -206,26 +210,25 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 		}
 		values[i] = join(append([]string{strconv.Itoa(i + 1)}, placeholders[i]...))
 	}
-	var all, no, kAll, kDotAll []string // the columns, as the table and as _k has them
+	var all, no, kAll, kDotAll, given []string // the columns, as the table and as _k has them; and what a statement compares and writes
 	var sets, excluded, newKey strings.Builder
 	for i, name := range columns {
 		c, k := quote(name), "k"+strconv.Itoa(i+1)
-		given := "_k." + k
+		all, kAll, kDotAll, given = append(all, c), append(kAll, k), append(kDotAll, "_k."+k), append(given, "_k."+k)
 		if single {
-			given = placeholders[0][i]
+			given[i] = placeholders[0][i]
 		}
-		all, kAll, kDotAll = append(all, c), append(kAll, k), append(kDotAll, given)
 		no = append(no, "(SELECT t."+c+" FROM "+t.table+" AS t WHERE false)")
 		if i < t.keys {
 			newKey.WriteString(c + " = _new." + k + ", ")
 			continue
 		}
-		sets.WriteString(c + " = " + given + ", ")
+		sets.WriteString(c + " = " + given[i] + ", ")
 		excluded.WriteString(c + " = excluded." + c + ", ")
 	}
 	var match, wMatch []string
 	for i := range t.keys {
-		match = append(match, "t."+all[i]+" = "+kDotAll[i])
+		match = append(match, "t."+all[i]+" = "+given[i])
 		wMatch = append(wMatch, "_w."+kAll[i]+" = "+kDotAll[i])
 	}
 	var wReturned, tReturned, result, names, again strings.Builder
@@ -251,7 +254,7 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 	}
 	wKey := "_w." + strings.Join(kAll[:t.keys], ", _w.")
 	parts := []string{
-		"{meant}", "ROW(" + kKey + ", $1::bigint)", "{stored}", "ROW(" + wKey + ", _w.last)",
+		"{meant}", "ROW(" + join(given[:t.keys]) + ", $1::bigint)", "{stored}", "ROW(" + wKey + ", _w.last)",
 		"{table}", t.table, "{token}", quote(t.token), "{rel}", rel, "{grant}", grant, "{older}", older, "{pglock}", cfg.quoted(),
 		"{match}", strings.Join(match, " AND "), "{new key}", newKey.String(),
 		"{columns}", join(all), "{k columns}", join(kAll), "{k.columns}", join(kDotAll),
@@ -261,11 +264,12 @@ func (t target) text(v verb, columns []string, n int, returned []string, cfg con
 		"{answers}", answers, "{end}", end,
 		"{keys free}", "(SELECT bool_and(last " + older + " $1::bigint) FROM _g)",
 	}
+	onlyOlder := "count(*) = 1 AND bool_and(last " + older + " $1::bigint)"
 	if n == 1 { // which needs no order, and cannot be written in part
 		parts = append(parts, "{values}", "SELECT 0, "+join(all)+" FROM "+t.table+" AS t WHERE false UNION ALL SELECT "+values[0],
 			"{found}", "(SELECT nullif(count(*), 0) AS rows, max(last) AS last FROM _r) AS x ON true",
 			"{by t.key}", "", "{by k.key}", "", "{whole}", "", "{whole inserted}", "", "{is whole}", "", "{w match}", "true",
-			"{each once}", "(SELECT count(*) = 1 AND bool_and(last "+older+" $1::bigint) FROM _r)")
+			"{each once}", "(SELECT "+onlyOlder+" FROM _r)", "{only older}", onlyOlder)
 	} else {
 		count := strconv.Itoa(n)
 		const whole = ",\n_t AS MATERIALIZED (SELECT {pglock}.fence_whole((SELECT count(*) FROM _w), (SELECT count(*) FROM _w{joined}), {n}) AS ok)"

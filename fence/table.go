@@ -24,6 +24,10 @@ import "context"
 type Table struct {
 	// Name is written as in SQL: invoices, billing.invoices, "Odd Name"."invoices". Without a schema, the connection's
 	// search_path finds it. Name the same table in every write: not a view of it here and itself there.
+	//
+	// A view will do where SELECT FOR UPDATE locks the rows beneath it. Over a UNION, a WITH, a function or scalar subqueries it locks
+	// nothing and says nothing: if such a view is written by an INSTEAD OF trigger or a rule, a stale writer that had to wait for a
+	// later one is let in. Fence the tables beneath it.
 	Name string
 
 	// Key holds the columns of its primary key, or of another unique key without NULLs, by their exact names, in any order.
