@@ -358,6 +358,12 @@ func TestAProcessThatHearsNothingHasItsTurn(t *testing.T) {
 	defer all.Wait()
 	defer enough()
 	grants := [3]counter{}
+	pool := d.Pool(t)
+	f := func(ctx context.Context) { // until another process waits, so that the release hands the lock to it
+		for marked := false; !marked && ctx.Err() == nil; {
+			pool.QueryRow(ctx, `SELECT count(*) > 0 FROM pglock.waits WHERE name = 'a'`).Scan(&marked) //nolint:errcheck // it asks again
+		}
+	}
 	for i := range grants {
 		c := open(t, d.URL, pglock.Config{ListenURL: silent.URL()})
 		pglock.MarkedWhenDeafAfter(c, 100*time.Millisecond)
@@ -366,7 +372,7 @@ func TestAProcessThatHearsNothingHasItsTurn(t *testing.T) {
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
-				c.Do(ctx, "a", func(context.Context, *pglock.Lease) error { grants[i].add(); return nil }) //nolint:errcheck // it ends with ctx
+				c.Do(ctx, "a", func(ctx context.Context, _ *pglock.Lease) error { grants[i].add(); f(ctx); return nil }) //nolint:errcheck // it ends with ctx
 			}
 		})
 	}

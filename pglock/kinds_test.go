@@ -479,6 +479,7 @@ func TestAWriterThatHearsNothingIsNotStarved(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
 	deaf := open(t, d.URL, pglock.Config{ListenURL: "postgres://nobody@127.0.0.1:1/none"})
+	pglock.MarkedWhenDeafAfter(deaf, time.Hour) // it is for another reason
 	r := take(t, client(t, d), "doc", pglock.Shared())
 	writer := acquiring(soon(t), deaf, "doc")
 	until(t, d, "the writer to be marked", `SELECT count(*) = 1 FROM pglock.waits WHERE name = 'doc' AND kind = 0`)
