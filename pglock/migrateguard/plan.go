@@ -43,7 +43,9 @@ func up(src source.Driver, from, n int) (list []Migration, err error) {
 	for n < 0 || len(list) < n {
 		var next uint
 		if from < 0 {
-			next, err = src.First()
+			if next, err = src.First(); missing(err) { // most often its files are elsewhere, or named otherwise
+				return nil, fmt.Errorf("%w: the source has no migrations: their files are named as 1_name.up.sql (%w)", ErrInvalid, err)
+			}
 		} else {
 			next, err = src.Next(uint(from))
 		}

@@ -35,7 +35,7 @@ type session struct {
 	direct bool
 	locked *advisory.Key // the lock that it holds
 
-	user, role, path string // session_authorization, role and search_path, as the hooks have left them
+	user, role, path, encoding string // session_authorization, role, search_path and client_encoding, as the hooks have left them
 }
 
 // connect makes a connection as the pool does, its hooks included, but outside that pool.
@@ -87,30 +87,40 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	kept := false
+	defer func() {
+		if !kept {
+			closeConn(ctx, conn)
+		}
+	}()
 	if hook := g.pool.AfterConnect; hook != nil {
 		if err := hook(ctx, conn); err != nil {
-			closeConn(ctx, conn)
 			return nil, fmt.Errorf("AfterConnect of the pool: %w", err)
 		}
+		if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' { // what is read under the lock would be older than the lock
+			return nil, errors.New("AfterConnect of the pool leaves a transaction open: end that in the hook")
+		}
 	}
+	kept = true
 	return conn, nil
 }
 
 // ownBackend tells whether the backend is the one that the start-up packet went to.
 func (s *session) ownBackend(ctx context.Context, name string) (own bool, err error) {
 	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+`', true), '') OPERATOR(pg_catalog.=) $1,
-  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path')`, name).
-		Scan(&own, &s.user, &s.role, &s.path)
+  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path'),
+  pg_catalog.current_setting('client_encoding')`, name).Scan(&own, &s.user, &s.role, &s.path, &s.encoding)
 	return own, err
 }
 
-// moveBack undoes what a file has set for those after it, and for the record of its version: by whom, and where names are looked for.
+// moveBack undoes what a file has set for those after it, and for the record of its version: by whom, where names are looked for, and
+// how text is read.
 func (s *session) moveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	_, err := s.conn.Exec(ctx, `SELECT pg_catalog.set_config(s.name, s.value, false)
-  FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3)) s(name, value)
-  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path)
+  FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3), ('client_encoding', $4)) s(name, value)
+  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path, s.encoding)
 	return err
 }
 
@@ -132,9 +142,10 @@ func (s *session) tryLock(ctx context.Context, key advisory.Key) (got bool, err 
 	return got, err
 }
 
-// unlock gives the session lock back, and checks the answer.
+// unlock gives the session lock back, and checks the answer. In a transaction that a file has left, which may refuse all statements, it
+// leaves that to the end of the session.
 func (s *session) unlock(ctx context.Context) error {
-	if s.locked == nil {
+	if s.locked == nil || !s.conn.IsClosed() && s.conn.PgConn().TxStatus() != 'I' {
 		return nil
 	}
 	n, _ := s.locked.Int64()
