@@ -24,6 +24,10 @@ const (
 	// unlockTimeout bounds the orderly end of a session.
 	unlockTimeout = 5 * time.Second
 
+	// encoding is that of the session, whatever the role, the pool, a hook or a file has set: it is the files' own, and a schema has one
+	// name in it. In another it would have another lock.
+	encoding = "UTF8"
+
 	// marker is a setting that nobody reads but we.
 	marker = "pglock.session"
 )
@@ -35,7 +39,7 @@ type session struct {
 	direct bool
 	locked *advisory.Key // the lock that it holds
 
-	user, role, path, encoding string // session_authorization, role, search_path and client_encoding, as the hooks have left them
+	user, role, path string // session_authorization, role and search_path, as the hooks have left them
 }
 
 // connect makes a connection as the pool does, its hooks included, but outside that pool.
@@ -77,6 +81,7 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	if set["application_name"] == "" {
 		set["application_name"] = "pglock/migrateguard"
 	}
+	set["client_encoding"] = encoding
 	if name != "" {
 		set[marker] = name
 		// For a client that vanished while the backend works, or is idle.
@@ -101,6 +106,11 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 			return nil, errors.New("AfterConnect of the pool leaves a transaction open: end that in the hook")
 		}
 	}
+	if conn.PgConn().ParameterStatus("client_encoding") != encoding {
+		if _, err := conn.Exec(ctx, "SET client_encoding = '"+encoding+"'"); err != nil {
+			return nil, err
+		}
+	}
 	kept = true
 	return conn, nil
 }
@@ -108,8 +118,8 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 // ownBackend tells whether the backend is the one that the start-up packet went to.
 func (s *session) ownBackend(ctx context.Context, name string) (own bool, err error) {
 	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+`', true), '') OPERATOR(pg_catalog.=) $1,
-  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path'),
-  pg_catalog.current_setting('client_encoding')`, name).Scan(&own, &s.user, &s.role, &s.path, &s.encoding)
+  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path')`, name).
+		Scan(&own, &s.user, &s.role, &s.path)
 	return own, err
 }
 
@@ -120,7 +130,7 @@ func (s *session) moveBack(ctx context.Context) error {
 	defer cancel()
 	_, err := s.conn.Exec(ctx, `SELECT pg_catalog.set_config(s.name, s.value, false)
   FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3), ('client_encoding', $4)) s(name, value)
-  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path, s.encoding)
+  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path, encoding)
 	return err
 }
 
