@@ -106,6 +106,24 @@ func TestAFailureInAFilesOwnTransactionIsNoLoss(t *testing.T) {
 	nothingLeft(t, d)
 }
 
+// A COPY from what a program like psql would send is an error, and no wait for it that never ends. What a hook copies is its own.
+func TestACopyFromStdinIsRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, runs)
+	pool := poolAs(t, d.URL, func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.CopyFrom(ctx, pgx.Identifier{"public", "runs"}, []string{"version"}, pgx.CopyFromRows([][]any{{int32(0)}}))
+			return err
+		}
+	})
+	g, err := migrateguard.New(pool, files(t, "1_a.up.sql", "CREATE TABLE a (n int); COPY a FROM STDIN; COPY a FROM STDIN; SELECT 1"), migrateguard.Config{Session: true})
+	must(t, "New", err)
+	wantErr(t, "Up", g.Up(soon(t)), migrateguard.ErrDirty, "COPY from stdin failed: a migration has no standard input: use INSERT")
+	wantVersion(t, d, "1 dirty")
+	nothingLeft(t, d)
+}
+
 // Editors put a byte order mark before a text, which is no SQL.
 func TestAByteOrderMarkIsNoSQL(t *testing.T) {
 	t.Parallel()

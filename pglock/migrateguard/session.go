@@ -88,6 +88,7 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 		set["tcp_keepalives_idle"], set["tcp_keepalives_interval"], set["tcp_keepalives_count"] = "2", "2", "3"
 		set["tcp_user_timeout"] = "8000"
 	}
+	noStdin := refuseStdin(cc)
 	conn, err := primary.Connect(ctx, cc)
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 			return nil, err
 		}
 	}
-	kept = true
+	kept, *noStdin = true, true
 	return conn, nil
 }
 
