@@ -45,6 +45,8 @@
 //	                                   DirtyError in every other replica
 //	its machine or network is gone     the same, after about 8 s (the server's TCP settings for the session)
 //	its backend works on all the same  it holds a session lock. Whoever has the lease waits for that, too, and says so
+//	the process is stopped             its SQL is waited for, and then its session, for about 10 s: whoever has the lease ends it. DirtyError
+//	                                   if it was in a migration. When the process goes on: ErrLost
 //	the lease is lost                  the migration under way is finished, and not recorded; none begins after it
 //	the connection breaks              in a migration: it is dirty. In the commit of its version: the version is read over another
 //	                                   connection, and told as it is; if others were to follow, call again

@@ -11,6 +11,9 @@ import (
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
 
+// idleTooLong is how long the session of a former runner may be idle before whoever has the lease ends it.
+const idleTooLong = 5 * time.Second
+
 // A runner is who may migrate: it has the lock, and the session that the SQL goes over.
 type runner struct {
 	g       *Guard
@@ -171,7 +174,23 @@ func (r *runner) backend(ctx context.Context) (error, error) {
 	if r.lease == nil {
 		return held, nil
 	}
+	if err := r.endIdle(ctx, holders[0].PID); err != nil {
+		return nil, err
+	}
 	return fmt.Errorf("the runner is gone, or has lost its lease, and its backend %d still works: %w", holders[0].PID, held), nil
+}
+
+// endIdle ends the session of a former runner that sends nothing any more, as that of a process which is stopped: it would be waited for as
+// long as that is. Where this role may neither see nor end it, it is waited for.
+func (r *runner) endIdle(ctx context.Context, pid int32) error {
+	_, err := r.session.conn.Exec(ctx, `SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
+  WHERE pid OPERATOR(pg_catalog.=) $1::int AND state OPERATOR(pg_catalog.~) '^idle'
+    AND state_change OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $2::interval)`,
+		pid, idleTooLong)
+	if sqlState(err) == "42501" {
+		return nil
+	}
+	return err
 }
 
 // lost says that the lock was lost, and why.
