@@ -124,6 +124,14 @@ func TestACopyFromStdinIsRefused(t *testing.T) {
 	nothingLeft(t, d)
 }
 
+// Golang-migrate, and what the database keeps, have no room for such a version: it would be taken for nothing, and begun with for ever.
+func TestAVersionThatIsTooGreatIsRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	g := open(t, d.URL, files(t, "1_a.up.sql", "SELECT 1", "18446744073709551615_b.up.sql", "SELECT 2"), migrateguard.Config{})
+	wantErr(t, "Up", g.Up(soon(t)), migrateguard.ErrInvalid, "18446744073709551615", "9223372036854775807")
+}
+
 // Editors put a byte order mark before a text, which is no SQL.
 func TestAByteOrderMarkIsNoSQL(t *testing.T) {
 	t.Parallel()

@@ -82,13 +82,19 @@ func (r *runner) takeLease(ctx context.Context, w *wait) (err error) {
 	r.hangUp(ctx) // whoever waits has no use for it
 	waiting, cancel := w.begin(ctx)
 	defer cancel()
-	for reason := err; ; {
+	var reason error // who is in the way; nil if nobody was seen
+	for {
 		if errors.Is(err, pglock.ErrHeld) || errors.Is(err, pglock.ErrHeldBack) {
 			reason = inTheWay(err)
 			r.g.tell(w.event(reason))
 		}
-		if waiting.Err() != nil {
+		switch cause := context.Cause(waiting); {
+		case cause != nil && reason != nil:
 			return w.gaveUp(waiting, reason)
+		case cause != nil && !errors.Is(err, cause):
+			return fmt.Errorf("%w: %w", cause, err)
+		case cause != nil:
+			return err
 		}
 		asking, cancel := context.WithTimeout(waiting, announceEvery)
 		r.lease, err = r.locks.Acquire(asking, r.lockName())

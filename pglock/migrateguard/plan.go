@@ -3,6 +3,7 @@ package migrateguard
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -55,7 +56,10 @@ func up(src source.Driver, from, n int) (list []Migration, err error) {
 		if err != nil {
 			return nil, err
 		}
-		m := Migration{Version: next, Target: int(next)} //nolint:gosec // as golang-migrate does
+		if next > math.MaxInt { // golang-migrate would take it for a negative one
+			return nil, fmt.Errorf("%w: the source has version %d, and the greatest that can be recorded is %d", ErrInvalid, next, math.MaxInt)
+		}
+		m := Migration{Version: next, Target: int(next)}
 		if m.Name, err = name(src.ReadUp(next)); err != nil {
 			return nil, err
 		}
