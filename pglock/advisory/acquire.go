@@ -96,7 +96,10 @@ func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, 
 			s.hangUp()
 			s = nil
 		}
-		if deadline.Cause(ctx) == nil {
+		switch {
+		case err == nil: // by whom is looked up at the end, if that can be
+			reason = &HeldError{Key: r.key}
+		case deadline.Cause(ctx) == nil:
 			reason = err
 		}
 		if wait && s != nil && !s.marked {
