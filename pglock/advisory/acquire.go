@@ -52,11 +52,17 @@ func (c *Client) acquire(ctx context.Context, key Key, opts []Option, wait bool)
 	if err != nil {
 		return nil, err
 	}
+	granted := false
+	defer func() {
+		if !granted { // or a hook of the pool has panicked
+			leave()
+		}
+	}()
 	s, err := c.obtain(asking, r, wait)
 	if err != nil {
-		leave()
 		return nil, err
 	}
+	granted = true
 	return c.newLock(ctx, r, s, leave), nil
 }
 
@@ -64,6 +70,12 @@ func (c *Client) acquire(ctx context.Context, key Key, opts []Option, wait bool)
 func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, err error) {
 	sctx, cancel := grace(ctx, sessionGrace)
 	defer cancel()
+	granted := false
+	defer func() {
+		if s != nil && !granted { // a tracer of the pool has panicked
+			s.cut()
+		}
+	}()
 	var reason error // for waiting
 	for tries := 0; ; tries++ {
 		var got bool
@@ -78,12 +90,16 @@ func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, 
 		}
 		switch {
 		case got && err == nil:
+			granted = true
 			return s, nil
 		case err != nil && s != nil: // whatever it was granted goes with its connection
 			s.hangUp()
 			s = nil
 		}
-		if deadline.Cause(ctx) == nil {
+		switch {
+		case err == nil: // by whom is looked up at the end, if that can be
+			reason = &HeldError{Key: r.key}
+		case deadline.Cause(ctx) == nil:
 			reason = err
 		}
 		if wait && s != nil && !s.marked {

@@ -45,6 +45,12 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 	defer cancel()
 	s := &session{name: rand.Text()}
 	s.life, s.cut = context.WithCancel(c.life)
+	made := false
+	defer func() {
+		if !made { // it was hung up, or a hook of the pool has panicked
+			s.cut()
+		}
+	}()
 	cc, err := c.connConfig(ctx, s)
 	if err == nil {
 		s.conn, err = primary.Connect(ctx, cc)
@@ -70,6 +76,7 @@ func (c *Client) dial(ctx context.Context) (*session, error) {
 		s.hangUp()
 		return nil, err
 	}
+	made = true
 	return s, nil
 }
 

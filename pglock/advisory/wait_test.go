@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
@@ -46,6 +48,44 @@ func TestAWaitThatEndsNamesTheHolder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An asked is a tracer that tells, to who listens, that a statement begins.
+type asked chan struct{}
+
+func (a asked) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	select {
+	case a <- struct{}{}:
+	default:
+	}
+	return ctx
+}
+
+func (asked) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// The network goes silent after the lock was seen to be held: that was what the wait was for.
+func TestAWaitThatEndsInSilenceSaysWhatItWasFor(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	key := advisory.Name("silence")
+	l := take(t, client(t, d), key)
+	p := pgtest.NewProxy(t, d)
+	ctx, cancel := context.WithCancel(soon(t))
+	defer cancel()
+	asks := make(asked)
+	pc := poolConfig(t, p.URL())
+	pc.ConnConfig.Tracer = asks
+	c, _ := ofPool(t, pc)
+	waiting := acquiring(ctx, c, key)
+	d.WaitFor(t, marked)
+	p.Stall(pgtest.Both)
+	happens(t, "it asks again", asks)
+	cancel()
+	err := happens(t, "Acquire comes back", waiting).err
+	wantErr(t, "Acquire", err, context.Canceled)
+	wantErr(t, "Acquire", err, advisory.ErrHeld)
+	p.Resume()
+	release(t, l)
 }
 
 // Case C25: one call that waits is in nobody's way, and Close ends it.

@@ -121,6 +121,24 @@ func (c *canceller) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 	}
 }
 
+// ctx ends while the lease is asked for, which nobody holds: that is not told as somebody else's migration.
+func TestACancelledCallBesideNobodyIsNotBusy(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"pg_catalog.pg_class c JOIN", "SELECT c.cap_us", "SELECT ord, status"} {
+		d := pgtest.DB(t)
+		ctx, cancel := context.WithCancel(soon(t))
+		pool := poolAs(t, d.URL, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &canceller{text, cancel} })
+		g, err := migrateguard.New(pool, files(t, "1_a.up.sql", "SELECT pg_sleep(0.2)"), migrateguard.Config{})
+		must(t, "New", err)
+		err = g.Up(ctx)
+		wantErr(t, "Up", err, context.Canceled)
+		if errors.Is(err, migrateguard.ErrBusy) {
+			t.Errorf("Up, cancelled after %q = %v", text, err)
+		}
+		nothingLeft(t, d)
+	}
+}
+
 // ctx ends just after a migration has run, and it is recorded all the same; or just before, and nothing was done.
 func TestACallThatIsCancelledBesideAMigration(t *testing.T) {
 	t.Parallel()

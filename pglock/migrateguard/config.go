@@ -38,7 +38,8 @@ type Config struct {
 	// Logger is told what Notify is told. Default: silent.
 	Logger *slog.Logger
 
-	// Notify, if there is one, is called with each Event, on the goroutine of the call. Waiting for it is waiting: be quick.
+	// Notify, if there is one, is called with each Event, on the goroutine of the call. Waiting for it is waiting: be quick, and
+	// call nothing of this Guard, which is at the call.
 	Notify func(Event)
 }
 

@@ -45,6 +45,8 @@
 //	                                   DirtyError in every other replica
 //	its machine or network is gone     the same, after about 8 s (the server's TCP settings for the session)
 //	its backend works on all the same  it holds a session lock. Whoever has the lease waits for that, too, and says so
+//	the process is stopped             its SQL is waited for, and then its session, for about 10 s: whoever has the lease ends it. DirtyError
+//	                                   if it was in a migration. When the process goes on: ErrLost
 //	the lease is lost                  the migration under way is finished, and not recorded; none begins after it
 //	the connection breaks              in a migration: it is dirty. In the commit of its version: the version is read over another
 //	                                   connection, and told as it is; if others were to follow, call again
@@ -54,9 +56,10 @@
 //
 // # What is sent
 //
-// Each file goes to the server as it is, in one message, as golang-migrate does it: several statements are one transaction,
-// unless they say otherwise; one that must not be in a transaction, as CREATE INDEX CONCURRENTLY, has a file of its own. The
+// Each file goes to the server as it is, but for a byte order mark, in one message, as golang-migrate does it: several statements are one
+// transaction, unless they say otherwise; one that must not be in a transaction, as CREATE INDEX CONCURRENTLY, has a file of its own. The
 // session is that of the pool, with its hooks and its role's settings, statement_timeout included. Each file begins with the role
-// and the search_path that these have set, whatever the one before has; other settings stay for those after it, in the same call. A
-// file that cannot be read in full, or that leaves a transaction open, is an error.
+// and the search_path that these have set, and is read as UTF-8, whatever the one before, or the role, has set; other settings stay for those
+// after it, in the same call. A file that cannot be read in full, that leaves a transaction open, or that
+// copies from STDIN, is an error.
 package migrateguard

@@ -49,7 +49,7 @@ func (d *driver) Run(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	sql := string(text)
+	sql := strings.TrimPrefix(string(text), "\ufeff") // a byte order mark is no SQL; psql takes it away, too
 	if strings.TrimSpace(sql) == "" {
 		return nil
 	}

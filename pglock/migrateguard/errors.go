@@ -11,7 +11,7 @@ import (
 
 var (
 	// ErrInvalid comes, before any SQL, for a configuration or an argument that cannot work; and for a version table that is none, or
-	// whose schema does not exist.
+	// whose schema does not exist, and for a source without migrations.
 	ErrInvalid = errors.New("migrateguard: invalid argument")
 
 	// ErrBusy comes when Config.Wait was over, or ctx had ended, while somebody else was at it. The error says who, and

@@ -10,7 +10,9 @@ import (
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/source"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/migrations"
@@ -90,6 +92,85 @@ func TestFilesThatAreRefused(t *testing.T) {
 			nothingLeft(t, d)
 		})
 	}
+}
+
+// A file that fails in a transaction of its own leaves that behind. It is no loss of the lock.
+func TestAFailureInAFilesOwnTransactionIsNoLoss(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	err := open(t, d.URL, files(t, "1_a.up.sql", "BEGIN; SELECT 1/0; COMMIT"), migrateguard.Config{Session: true}).Up(soon(t))
+	wantErr(t, "Up", err, migrateguard.ErrDirty, "division by zero")
+	if errors.Is(err, migrateguard.ErrLost) {
+		t.Errorf("Up tells of a loss: %v", err)
+	}
+	nothingLeft(t, d)
+}
+
+// A COPY from what a program like psql would send is an error, and no wait for it that never ends. What a hook copies is its own.
+func TestACopyFromStdinIsRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, runs)
+	pool := poolAs(t, d.URL, func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.CopyFrom(ctx, pgx.Identifier{"public", "runs"}, []string{"version"}, pgx.CopyFromRows([][]any{{int32(0)}}))
+			return err
+		}
+	})
+	g, err := migrateguard.New(pool, files(t, "1_a.up.sql", "CREATE TABLE a (n int); COPY a FROM STDIN; COPY a FROM STDIN; SELECT 1"), migrateguard.Config{Session: true})
+	must(t, "New", err)
+	wantErr(t, "Up", g.Up(soon(t)), migrateguard.ErrDirty, "COPY from stdin failed: a migration has no standard input: use INSERT")
+	wantVersion(t, d, "1 dirty")
+	nothingLeft(t, d)
+}
+
+// Golang-migrate, and what the database keeps, have no room for such a version: it would be taken for nothing, and begun with for ever.
+func TestAVersionThatIsTooGreatIsRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	g := open(t, d.URL, files(t, "1_a.up.sql", "SELECT 1", "18446744073709551615_b.up.sql", "SELECT 2"), migrateguard.Config{})
+	wantErr(t, "Up", g.Up(soon(t)), migrateguard.ErrInvalid, "18446744073709551615", "9223372036854775807")
+}
+
+// Editors put a byte order mark before a text, which is no SQL.
+func TestAByteOrderMarkIsNoSQL(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, runs)
+	must(t, "Up", open(t, d.URL, files(t, "1_a.up.sql", "\ufeffINSERT INTO public.runs VALUES (1);\r\n", "2_b.up.sql", "\ufeff"), migrateguard.Config{}).Up(soon(t)))
+	wantVersion(t, d, "2")
+	if got := ran(t, d); got != "1" {
+		t.Errorf("the migrations that ran are %s", got)
+	}
+}
+
+// A hook that leaves a transaction open is refused: what is read under the lock would be as old as its snapshot.
+func TestAHookThatLeavesATransactionOpenIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	pool := poolAs(t, d.URL, func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+			return err
+		}
+	})
+	g, err := migrateguard.New(pool, files(t, "1_a.up.sql", "SELECT 1"), migrateguard.Config{})
+	must(t, "New", err)
+	if err := g.Up(soon(t)); err == nil || !strings.Contains(err.Error(), "leaves a transaction open") {
+		t.Errorf("Up = %v, want what the hook has done", err)
+	}
+	nothingLeft(t, d)
+}
+
+// A source whose files are named otherwise has no migrations, and nobody is to take the database for migrated.
+func TestASourceWithoutMigrationsIsTold(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	g := open(t, d.URL, files(t, "001.sql", "SELECT 1"), migrateguard.Config{})
+	wantErr(t, "Up", g.Up(soon(t)), migrateguard.ErrInvalid, "no migrations", "1_name.up.sql")
+	_, err := g.Plan(soon(t))
+	wantErr(t, "Plan", err, os.ErrNotExist)
+	must(t, "Down", g.Down(soon(t)))
 }
 
 // A torn source breaks off in the middle of a file.

@@ -93,9 +93,16 @@ func (g *Guard) change(ctx context.Context, j job) error {
 	if err != nil || r == nil {
 		return named(ctx, j.name, err)
 	}
+	over := false
+	defer func() {
+		if !over { // Notify, a hook or the source has panicked: whoever recovers from that is not to keep the lock
+			r.letGo(ctx, nil) //nolint:errcheck // the panic goes on
+		}
+	}()
 	if err = r.hold(ctx, w); err == nil {
 		err = r.finish(ctx, r.work(ctx, j))
 	}
+	over = true
 	return named(ctx, j.name, err)
 }
 
@@ -103,6 +110,12 @@ func (g *Guard) change(ctx context.Context, j job) error {
 // decided under the lock.
 func (g *Guard) look(ctx context.Context, way route) (*runner, error) {
 	r := &runner{g: g}
+	kept := false
+	defer func() {
+		if !kept {
+			r.hangUp(ctx)
+		}
+	}()
 	var err error
 	if r.session, err = g.connect(ctx); err != nil {
 		return nil, err
@@ -117,9 +130,9 @@ func (g *Guard) look(ctx context.Context, way route) (*runner, error) {
 		err = r.refuse()
 	}
 	if err != nil || idle {
-		r.hangUp(ctx)
 		return nil, err
 	}
+	kept = true
 	return r, nil
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/fencedlock/fencedlock/pglock/advisory"
 )
 
+// idleTooLong is how long the session of a former runner may be idle before whoever has the lease ends it.
+const idleTooLong = 5 * time.Second
+
 // A runner is who may migrate: it has the lock, and the session that the SQL goes over.
 type runner struct {
 	g       *Guard
@@ -79,13 +82,19 @@ func (r *runner) takeLease(ctx context.Context, w *wait) (err error) {
 	r.hangUp(ctx) // whoever waits has no use for it
 	waiting, cancel := w.begin(ctx)
 	defer cancel()
-	for reason := err; ; {
+	var reason error // who is in the way; nil if nobody was seen
+	for {
 		if errors.Is(err, pglock.ErrHeld) || errors.Is(err, pglock.ErrHeldBack) {
 			reason = inTheWay(err)
 			r.g.tell(w.event(reason))
 		}
-		if waiting.Err() != nil {
+		switch cause := context.Cause(waiting); {
+		case cause != nil && reason != nil:
 			return w.gaveUp(waiting, reason)
+		case cause != nil && !errors.Is(err, cause):
+			return fmt.Errorf("%w: %w", cause, err)
+		case cause != nil:
+			return err
 		}
 		asking, cancel := context.WithTimeout(waiting, announceEvery)
 		r.lease, err = r.locks.Acquire(asking, r.lockName())
@@ -171,7 +180,23 @@ func (r *runner) backend(ctx context.Context) (error, error) {
 	if r.lease == nil {
 		return held, nil
 	}
+	if err := r.endIdle(ctx, holders[0].PID); err != nil {
+		return nil, err
+	}
 	return fmt.Errorf("the runner is gone, or has lost its lease, and its backend %d still works: %w", holders[0].PID, held), nil
+}
+
+// endIdle ends the session of a former runner that sends nothing any more, as that of a process which is stopped: it would be waited for as
+// long as that is. Where this role may neither see nor end it, it is waited for.
+func (r *runner) endIdle(ctx context.Context, pid int32) error {
+	_, err := r.session.conn.Exec(ctx, `SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity
+  WHERE pid OPERATOR(pg_catalog.=) $1::int AND state OPERATOR(pg_catalog.~) '^idle'
+    AND state_change OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $2::interval)`,
+		pid, idleTooLong)
+	if sqlState(err) == "42501" {
+		return nil
+	}
+	return err
 }
 
 // lost says that the lock was lost, and why.

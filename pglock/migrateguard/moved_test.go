@@ -26,6 +26,7 @@ func TestAFileThatMovesTheSessionMovesNothingElse(t *testing.T) {
 		"another schema":        `CREATE SCHEMA app; SET search_path = app`,
 		"a schema of the user":  `CREATE SCHEMA AUTHORIZATION CURRENT_USER`,
 		"another role":          `SET ROLE low`,
+		"another encoding":      `SET client_encoding = 'LATIN1'`,
 		"another session role":  `SET SESSION AUTHORIZATION low`,
 		"another role and path": `SET SESSION AUTHORIZATION low; SET ROLE low; SET search_path = pg_catalog`,
 	} {
@@ -43,7 +44,7 @@ func TestAFileThatMovesTheSessionMovesNothingElse(t *testing.T) {
 				})
 				g, err := migrateguard.New(pool, files(t,
 					"1_move.up.sql", "INSERT INTO public.runs VALUES (1); "+strings.ReplaceAll(moves, "low", low),
-					"2_next.up.sql", "INSERT INTO public.runs SELECT 2 WHERE current_setting('search_path') = '\"$user\", public, pg_catalog' AND (SELECT usesuper FROM pg_user WHERE usename = current_user)",
+					"2_next.up.sql", "INSERT INTO public.runs SELECT 2 WHERE current_setting('search_path') = '\"$user\", public, pg_catalog' AND (SELECT usesuper FROM pg_user WHERE usename = current_user) AND length('é') = 1",
 					"3_last.up.sql", "INSERT INTO public.runs VALUES (3)"), cfg)
 				must(t, "New", err)
 				must(t, "Up", g.Up(soon(t)))
@@ -53,6 +54,32 @@ func TestAFileThatMovesTheSessionMovesNothingElse(t *testing.T) {
 				wantVersion(t, d, "3")
 			})
 		}
+	}
+}
+
+// A file drops the schema with everything in it, the version table too, as the last one of a way down may: the version is recorded all the same.
+// Without it the next call would run again what has run.
+func TestAFileThatDropsTheVersionTable(t *testing.T) {
+	t.Parallel()
+	for kind, cfg := range map[string]migrateguard.Config{"lease": {}, "session": {Session: true}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.Empty(t)
+			d.Exec(t, `CREATE SCHEMA kept; CREATE TABLE kept.runs (version int)`)
+			anew := "DROP SCHEMA public CASCADE; CREATE SCHEMA public; INSERT INTO kept.runs VALUES "
+			g := open(t, d.URL, files(t,
+				"1_first.up.sql", "INSERT INTO kept.runs VALUES (1)", "1_first.down.sql", anew+"(-1)",
+				"2_anew.up.sql", anew+"(2)",
+				"3_last.up.sql", "INSERT INTO kept.runs VALUES (3)"), cfg)
+			must(t, "Up", g.Up(soon(t)))
+			must(t, "Up again", g.Up(soon(t)))
+			wantVersion(t, d, "3")
+			must(t, "Down", g.Down(soon(t)))
+			wantVersion(t, d, "nothing")
+			if got := pgtest.Query[string](t, d, `SELECT string_agg(version::text, ' ') FROM kept.runs`); got != "1 2 3 -1" {
+				t.Errorf("the migrations that ran are %s, want each once", got)
+			}
+		})
 	}
 }
 

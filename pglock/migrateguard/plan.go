@@ -3,6 +3,7 @@ package migrateguard
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -43,7 +44,9 @@ func up(src source.Driver, from, n int) (list []Migration, err error) {
 	for n < 0 || len(list) < n {
 		var next uint
 		if from < 0 {
-			next, err = src.First()
+			if next, err = src.First(); missing(err) { // most often its files are elsewhere, or named otherwise
+				return nil, fmt.Errorf("%w: the source has no migrations: their files are named as 1_name.up.sql (%w)", ErrInvalid, err)
+			}
 		} else {
 			next, err = src.Next(uint(from))
 		}
@@ -53,7 +56,10 @@ func up(src source.Driver, from, n int) (list []Migration, err error) {
 		if err != nil {
 			return nil, err
 		}
-		m := Migration{Version: next, Target: int(next)} //nolint:gosec // as golang-migrate does
+		if next > math.MaxInt { // golang-migrate would take it for a negative one
+			return nil, fmt.Errorf("%w: the source has version %d, and the greatest that can be recorded is %d", ErrInvalid, next, math.MaxInt)
+		}
+		m := Migration{Version: next, Target: int(next)}
 		if m.Name, err = name(src.ReadUp(next)); err != nil {
 			return nil, err
 		}

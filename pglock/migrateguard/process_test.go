@@ -4,8 +4,10 @@ package migrateguard_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 
 	"github.com/golang-migrate/migrate/v4/source"
@@ -62,4 +64,34 @@ func TestAKilledRunner(t *testing.T) {
 			nothingLeft(t, d)
 		})
 	}
+}
+
+// The process is stopped in the middle of a migration, as a frozen container is, and loses its lease; its kernel keeps the connection. Whoever has
+// the lease waits for the SQL to end, and not for the process. When that goes on, it finds out, and begins nothing.
+func TestAStoppedRunner(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	gate := newGate(t, d)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRunnerProcess$", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), "MIGRATEGUARD_RUNNER="+d.URL)
+	must(t, "start", cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() }) //nolint:errcheck // it has ended
+	atWork(t, d)
+	must(t, "stop", cmd.Process.Signal(syscall.SIGSTOP))
+	told, notify := events()
+	waiter := async(func() error { return open(t, d.URL, twoOfARunner(t), migrateguard.Config{Notify: notify}).Up(soon(t)) })
+	for e := next(t, told, migrateguard.Waiting); !errors.Is(e.Err, advisoryHeld); {
+		e = next(t, told, migrateguard.Waiting)
+	}
+	gate.release()
+	wantErr(t, "Up of the waiter", happens(t, "the waiter ends", waiter), migrateguard.ErrDirty, "version 2", "Force(1)")
+	must(t, "continue", cmd.Process.Signal(syscall.SIGCONT))
+	if err := happens(t, "the runner ends", async(cmd.Wait)); err == nil {
+		t.Error("Up of the runner worked, want it to be told of the loss")
+	}
+	if got := ran(t, d); got != "1" {
+		t.Errorf("the migrations that ran are %s", got)
+	}
+	wantVersion(t, d, "2 dirty")
+	nothingLeft(t, d)
 }

@@ -25,7 +25,11 @@ const (
 // recorded. By DELETE and not by TRUNCATE, which would wait for everybody who has read the table in an open transaction.
 func (r *runner) record(ctx context.Context, version int, dirty bool) error {
 	err := r.underLock(context.WithoutCancel(ctx), recordTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		if !r.exists {
+		exists, err := r.there(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if !exists {
 			if _, err := tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+r.quoted()+" (version bigint not null primary key, dirty boolean not null)"); err != nil {
 				return r.forbidden("", err)
 			}
@@ -33,7 +37,7 @@ func (r *runner) record(ctx context.Context, version int, dirty bool) error {
 		if _, err := tx.Exec(ctx, "DELETE FROM "+r.quoted()); err != nil || version < 0 && !dirty {
 			return r.forbidden(writes, err)
 		}
-		_, err := tx.Exec(ctx, "INSERT INTO "+r.quoted()+" (version, dirty) VALUES ($1, $2)", version, dirty)
+		_, err = tx.Exec(ctx, "INSERT INTO "+r.quoted()+" (version, dirty) VALUES ($1, $2)", version, dirty)
 		return r.forbidden(writes, err)
 	})
 	if err != nil {
@@ -41,6 +45,13 @@ func (r *runner) record(ctx context.Context, version int, dirty bool) error {
 	}
 	r.exists = true
 	return nil
+}
+
+// there says whether there is a version table. A file may have dropped it, with its schema: without a version the next call would begin anew.
+func (r *runner) there(ctx context.Context, tx pgx.Tx) (yes bool, err error) {
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+  WHERE n.nspname::text OPERATOR(pg_catalog.=) $1::text AND c.relname::text OPERATOR(pg_catalog.=) $2::text)`, r.schema, r.table).Scan(&yes)
+	return yes, err
 }
 
 // drop drops all tables of the current schema, as golang-migrate does, and the version table, wherever it is.

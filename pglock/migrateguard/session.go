@@ -24,6 +24,10 @@ const (
 	// unlockTimeout bounds the orderly end of a session.
 	unlockTimeout = 5 * time.Second
 
+	// encoding is that of the session, whatever the role, the pool, a hook or a file has set: it is the files' own, and a schema has one
+	// name in it. In another it would have another lock.
+	encoding = "UTF8"
+
 	// marker is a setting that nobody reads but we.
 	marker = "pglock.session"
 )
@@ -77,22 +81,38 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	if set["application_name"] == "" {
 		set["application_name"] = "pglock/migrateguard"
 	}
+	set["client_encoding"] = encoding
 	if name != "" {
 		set[marker] = name
 		// For a client that vanished while the backend works, or is idle.
 		set["tcp_keepalives_idle"], set["tcp_keepalives_interval"], set["tcp_keepalives_count"] = "2", "2", "3"
 		set["tcp_user_timeout"] = "8000"
 	}
+	noStdin := refuseStdin(cc)
 	conn, err := primary.Connect(ctx, cc)
 	if err != nil {
 		return nil, err
 	}
+	kept := false
+	defer func() {
+		if !kept {
+			closeConn(ctx, conn)
+		}
+	}()
 	if hook := g.pool.AfterConnect; hook != nil {
 		if err := hook(ctx, conn); err != nil {
-			closeConn(ctx, conn)
 			return nil, fmt.Errorf("AfterConnect of the pool: %w", err)
 		}
+		if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' { // what is read under the lock would be older than the lock
+			return nil, errors.New("AfterConnect of the pool leaves a transaction open: end that in the hook")
+		}
 	}
+	if conn.PgConn().ParameterStatus("client_encoding") != encoding {
+		if _, err := conn.Exec(ctx, "SET client_encoding = '"+encoding+"'"); err != nil {
+			return nil, err
+		}
+	}
+	kept, *noStdin = true, true
 	return conn, nil
 }
 
@@ -104,13 +124,14 @@ func (s *session) ownBackend(ctx context.Context, name string) (own bool, err er
 	return own, err
 }
 
-// moveBack undoes what a file has set for those after it, and for the record of its version: by whom, and where names are looked for.
+// moveBack undoes what a file has set for those after it, and for the record of its version: by whom, where names are looked for, and
+// how text is read.
 func (s *session) moveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	_, err := s.conn.Exec(ctx, `SELECT pg_catalog.set_config(s.name, s.value, false)
-  FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3)) s(name, value)
-  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path)
+  FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3), ('client_encoding', $4)) s(name, value)
+  WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path, encoding)
 	return err
 }
 
@@ -132,9 +153,10 @@ func (s *session) tryLock(ctx context.Context, key advisory.Key) (got bool, err 
 	return got, err
 }
 
-// unlock gives the session lock back, and checks the answer.
+// unlock gives the session lock back, and checks the answer. In a transaction that a file has left, which may refuse all statements, it
+// leaves that to the end of the session.
 func (s *session) unlock(ctx context.Context) error {
-	if s.locked == nil {
+	if s.locked == nil || !s.conn.IsClosed() && s.conn.PgConn().TxStatus() != 'I' {
 		return nil
 	}
 	n, _ := s.locked.Int64()

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 	"github.com/fencedlock/fencedlock/pglock"
 	"github.com/fencedlock/fencedlock/pglock/advisory"
@@ -115,6 +118,44 @@ func TestEachVersionTableHasItsLock(t *testing.T) {
 	wantErr(t, "Up with the same table", open(t, d.URL, files(t, "1_a.up.sql", gated), same).Up(soon(t)), migrateguard.ErrBusy)
 	gate.release()
 	must(t, "Up of the runner", happens(t, "the runner ends", runner))
+}
+
+// A schema has one name, and so one lock, whatever client_encoding a role, the pool or a hook has set.
+func TestAVersionTableHasOneLockInAnyEncoding(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]migrateguard.Config{"lease": {}, "session": {Session: true}, "named": {Schema: "é"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			gate := newGate(t, d)
+			role := d.Role(t)
+			d.Exec(t, `CREATE SCHEMA "é"; ALTER ROLE "`+role+`" SUPERUSER; ALTER ROLE "`+role+`" SET client_encoding = 'LATIN1'`)
+			path := func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = `"é", public` }
+			guard := func(pool *pgxpool.Pool) *migrateguard.Guard {
+				g, err := migrateguard.New(pool, files(t, "1_a.up.sql", gated), cfg)
+				must(t, "New", err)
+				return g
+			}
+			runner := async(func() error { return guard(poolAs(t, d.URL, path)).Up(soon(t)) })
+			atWork(t, d)
+			cfg.Wait = 2 * time.Second
+			for what, pool := range map[string]*pgxpool.Pool{
+				"the role": poolAs(t, d.URLAs(role), path),
+				"the pool": poolAs(t, d.URL, func(c *pgxpool.Config) { path(c); c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" }),
+				"a hook": poolAs(t, d.URL, func(c *pgxpool.Config) {
+					path(c)
+					c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+						_, err := conn.Exec(ctx, "SET client_encoding = 'LATIN1'")
+						return err
+					}
+				}),
+			} {
+				wantErr(t, "Up where "+what+" has another encoding", guard(pool).Up(soon(t)), migrateguard.ErrBusy)
+			}
+			gate.release()
+			must(t, "Up of the runner", happens(t, "the runner ends", runner))
+		})
+	}
 }
 
 // A session and a lease know of each other: replicas may change from one to the other.
