@@ -81,7 +81,7 @@ func TestAcceptedTokensNeverFall(t *testing.T) {
 		ctx := t.Context()
 		exec(t, m.watch, `DELETE FROM invoices; DELETE FROM log; DELETE FROM pglock.fences WHERE resource <> ''; UPDATE pglock.fences SET last_token = 0`)
 		prunes := &actor{conn: pruner}
-		for range rapid.IntRange(0, 4).Draw(rt, "prunes") {
+		for range rapid.IntRange(2, 6).Draw(rt, "prunes") {
 			prunes.steps = append(prunes.steps, step{func() error {
 				var n int
 				err := pruner.QueryRow(ctx, `SELECT pglock.prune_fences('0', 1000)`).Scan(&n)
@@ -111,7 +111,7 @@ func TestAcceptedTokensNeverFall(t *testing.T) {
 			rt.Errorf("%d times a token was accepted below the one before", fell)
 		}
 	})
-	if accepted < 20 || forgotten == 0 {
+	if accepted < 20 || forgotten == 0 && !testing.Short() {
 		t.Errorf("only %d writes got in, and %d fences were forgotten: the test tests nothing", accepted, forgotten)
 	}
 }

@@ -56,7 +56,7 @@ const updateOne = keyPart + `_w ({w returned}n, {w key}, last) AS (
   CASE WHEN _w.n IS NULL THEN {pglock}.fence_credible({grant}) ELSE true END, x.rows, coalesce(x.last, 0),
   CASE WHEN _w.n IS NULL AND x.rows = 0 THEN (SELECT {pglock}.fence_row_tombstone({rel}, ROW({k.key})) FROM _k) ELSE 0 END,
   CASE WHEN _w.n IS NOT NULL THEN false WHEN x.rows = 0 THEN EXISTS (SELECT FROM {table} AS t WHERE {match})
-    ELSE (SELECT {only older} FROM (SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match}) AS _r) IS NOT TRUE END{_w.returned}
+    ELSE x.rows = 1 AND x.last {older} $1::bigint END{_w.returned}
 FROM (SELECT) AS _one LEFT JOIN _w ON true LEFT JOIN LATERAL (
   SELECT count(*) AS rows, max(_r.last) AS last FROM (
     SELECT coalesce(t.{token}, 0) AS last FROM {table} AS t WHERE {match} AND _w.n IS NULL FOR NO KEY UPDATE OF t) AS _r) AS x ON true{end}`

@@ -166,7 +166,7 @@ func TestALockThatIsBeingGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
 	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-	c, _, _ := heir(t, d)
+	c, _, hears := heir(t, d)
 	ctx, giveUp := context.WithCancel(t.Context())
 	gone := acquiring(ctx, c, "a")
 	waits(t, d, 1)
@@ -184,12 +184,16 @@ func TestALockThatIsBeingGrantedToOneWhoGaveUpGoesOn(t *testing.T) {
 	}
 	released := async(func() error { return l.Release(soon(t)) })
 	d.WaitFor(t, pgtest.Waiting)
+	hears.Stall(pgtest.ToClient) // nor is it told of it
+	before := pgtest.Query[time.Time](t, d, `SELECT clock_timestamp()`)
 
 	giveUp()
 
 	wantErr(t, "giving up", happens(t, "it gives up", gone).err, context.Canceled)
-	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-		AND query LIKE '%.release(%' AND state = 'idle')`) // it asked for what it was granted, and found nothing
+	eventually(t, "it asks for what it was granted, and finds nothing", func() bool {
+		return pgtest.Query[bool](t, d, `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+			AND query LIKE '%.release(%' AND state = 'idle' AND state_change > $1`, before)
+	})
 	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
 		t.Fatal(err)
 	}
