@@ -25,9 +25,9 @@ type Database struct {
 
 	session session
 
-	guard, asNew string // what it was like when it was new, with the token
-	token        int64
-	spoiled      atomic.Bool // it is of no use to another test; subtests say so side by side
+	guard, forgotten, asNew string // what it was like when it was new, with the token
+	token                   int64
+	spoiled                 atomic.Bool // it is of no use to another test; subtests say so side by side
 }
 
 // Empty returns a new, empty database on the shared server. It is dropped when the test ends, or with the server if that is

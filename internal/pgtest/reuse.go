@@ -63,7 +63,7 @@ func (d *Database) leave(t testing.TB) {
 func (d *Database) renew() bool {
 	var now string
 	err := d.session.do(func(ctx context.Context, conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, restore, pgx.QueryExecModeSimpleProtocol, d.guard, d.token); err != nil {
+		if _, err := conn.Exec(ctx, restore, pgx.QueryExecModeSimpleProtocol, d.guard, d.token, d.forgotten); err != nil {
 			return err
 		}
 		return conn.QueryRow(ctx, everything).Scan(&now)
@@ -76,10 +76,12 @@ func (d *Database) remember(t testing.TB) {
 	t.Helper()
 	d.guard = Query[string](t, d, `SELECT g::text FROM pglock.guard g`)
 	d.token = Query[int64](t, d, `SELECT last_value FROM pglock.fencing_token`)
+	d.forgotten = Query[string](t, d, `SELECT f::text FROM pglock.fences f`)
 	d.asNew = Query[string](t, d, everything)
 }
 
-// restore waits until nobody else is connected, and removes what tests put into a database. $1 is the guard's row, $2 the last token.
+// restore waits until nobody else is connected, and removes what tests put into a database. $1 is the guard's row, $2 the last token,
+// $3 the row of the fences that were forgotten.
 const restore = `DO $$
 DECLARE
   every text[];
@@ -97,6 +99,7 @@ BEGIN
 END $$;
 TRUNCATE pglock.leases, pglock.fences, pglock.waits, pglock.occurrences, pglock.guard;
 INSERT INTO pglock.guard SELECT ($1::pglock.guard).*;
+INSERT INTO pglock.fences SELECT ($3::pglock.fences).*;
 SELECT setval('pglock.fencing_token', $2), pg_stat_reset();`
 
 // everything is a hash of all that is in a database and in its settings, but for what TRUNCATE and statistics change, and for a mark that a trigger
