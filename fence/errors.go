@@ -22,8 +22,8 @@ var (
 	// did not say [Again]. Nothing was written. The lease is as good as before; after a lost reply it is the good news.
 	ErrAlreadyWritten = errors.New("already written by this grant, which writes a row once unless it says fence.Again()")
 
-	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant has deleted it. Nothing was
-	// written. The lease is as good as before.
+	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant is known to have deleted it (who deleted
+	// it may have been forgotten: see pglock.Client.PruneFences). Nothing was written. The lease is as good as before.
 	ErrNoRow = errors.New("no such row")
 
 	// ErrRowExists comes from Insert when the row is there under an earlier token. Nothing was written, and the lease is as
