@@ -136,6 +136,42 @@ func TestNoFenceIsForgottenThatALiveGrantDoesNotExceed(t *testing.T) {
 	wantStale(t, "a new row under a grant before that", invoices.Insert(ctx, conn, earlier, invoice(2, "x")), live.Token)
 }
 
+// A fence may come and be forgotten between a writer's look, which finds none, and its own mark there: so it looks for what was
+// forgotten after that.
+func TestAFenceThatCameAndWasForgottenWithinOneWriteKeepsOut(t *testing.T) {
+	t.Parallel()
+	for name, tt := range forgettable {
+		if name == "protected row" {
+			continue // whoever writes the row has locked it before
+		}
+		for _, level := range levels {
+			t.Run(fmt.Sprintf("%s/%s", name, level), func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.DB(t)
+				d.Exec(t, createInvoices+`; `+tt.setup+`; CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+						IF current_setting('test.stalls', true) = 'yes' THEN PERFORM pg_advisory_xact_lock(1); END IF;
+						RETURN NEW; END $$;
+					CREATE TRIGGER stall BEFORE INSERT ON pglock.fences FOR EACH ROW EXECUTE FUNCTION stall()`)
+				conn, late, gate := d.Conn(t), d.Conn(t), d.Conn(t)
+				ctx := bounded(t)
+				exec(t, gate, `SELECT pg_advisory_lock(1)`)
+				exec(t, late, `SET test.stalls = 'yes'`)
+				tx := begin(t, late, level)
+				got := waiting(t, d, func() error { return tt.write(ctx, tx, grant(7)) })
+				wantErr(t, "made", tt.made(ctx, conn, grant(9)), nil)
+				forget(t, d, 1)
+				exec(t, gate, `SELECT pg_advisory_unlock(1)`)
+				if err := <-got; level == pgx.ReadCommitted {
+					wantStale(t, "the earlier write", err, 10)
+				} else if sqlState(err) != "40001" {
+					t.Errorf("the earlier write of an old snapshot: %v, want 40001", err)
+				}
+				rollback(t, tx)
+			})
+		}
+	}
+}
+
 // A lease whose renewal is on its way lives, though what can be seen of it has run out.
 func TestALeaseThatIsBeingRenewedIsLiveToAPrune(t *testing.T) {
 	t.Parallel()

@@ -327,10 +327,10 @@ BEGIN
   SELECT least(min(x.token), pg_sequence_last_value('pglock.fencing_token')) INTO live FROM pglock.leases x WHERE x.expires_at + x.ttl > began;
   WITH gone AS (
     DELETE FROM pglock.fences f USING (
-      SELECT x.relation, x.resource FROM pglock.fences x
+      SELECT x.ctid AS at FROM pglock.fences x
         WHERE x.raised_at < before AND x.last_token < live AND x.resource <> '' AND (x.relation = 0::oid OR x.resource <> 'table')
         LIMIT most FOR UPDATE SKIP LOCKED) x
-      WHERE f.relation = x.relation AND f.resource = x.resource RETURNING f.last_token)
+      WHERE f.ctid = x.at RETURNING f.last_token)         -- not by its key: each chunk would read the whole table for that
     SELECT max(g.last_token), count(*) INTO top, gone FROM gone g;
   UPDATE pglock.fences x SET last_token = top + 1, raised_at = clock_timestamp() WHERE x.relation = 0::oid AND x.resource = '' AND x.last_token <= top;
   RETURN gone;
