@@ -183,7 +183,7 @@ func TestALeaseThatIsBeingRenewedIsLiveToAPrune(t *testing.T) {
 	later := fence.Grant{Lock: "other", Token: live.Token + 1}
 	d.Exec(t, `SELECT setval('pglock.fencing_token', $1::bigint + 10)`, int64(live.Token))
 	wantErr(t, "a fence of a later token", fence.Tx(ctx, conn, later, "later", nothing), nil)
-	d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() + interval '300 ms'`)
+	d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() + interval '2 s'`)
 	renewal := begin(t, conn, pgx.ReadCommitted)
 	exec(t, renewal, `DO $$ BEGIN
 		ASSERT (SELECT r.status = 'renewed' FROM pglock.leases l, pglock.renew(ARRAY[l.name], ARRAY[l.acquisition], ARRAY[l.token]) r); END $$`)

@@ -309,8 +309,8 @@ END $$;
 -- Owner only: forgets up to most fences that were raised so long ago: named resources, tombstones, and those of the keys of protected
 -- tables. Never a token that a live grant does not exceed, nor one that the next grant might not, and never younger than the cap: earlier
 -- tokens are then refused wherever there is no fence, and all that are live go on. A lease counts as live for a TTL more, from before
--- the look: a renewal, which only a live one has, may be on its way. A grant that is on its way began before no fence of the cap's
--- age was raised with a later token, or is over. A grant that was lost in a failover cannot be seen, and so nothing is forgotten
+-- the look: a renewal, which only a live one has, may be on its way. A grant that is not committed yet is over, or was drawn after
+-- every fence of the cap's age was raised. A grant that was lost in a failover cannot be seen, and so nothing is forgotten
 -- while new ones are held back; nor while somebody reads at repeatable read what is changed here. The locks must live in this
 -- database, since tokens of another say nothing about those that live here.
 CREATE FUNCTION pglock.prune_fences(idle interval, most int) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
