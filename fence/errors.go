@@ -9,7 +9,8 @@ import (
 var (
 	// ErrStale comes when a later token has written what this grant wanted to write, or, from [HeldTx] and [Hold], when a
 	// later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as
-	// a [*StaleError], which knows both tokens.
+	// a [*StaleError], which knows both tokens. Where a fence may have been forgotten (pglock.Client.PruneFences), also a grant that is
+	// over and earlier than what was forgotten gets it.
 	ErrStale = errors.New("stale")
 
 	// ErrBehind comes together with ErrStale when what was there is a token that the lock service in this database has not
@@ -22,8 +23,8 @@ var (
 	// did not say [Again]. Nothing was written. The lease is as good as before; after a lost reply it is the good news.
 	ErrAlreadyWritten = errors.New("already written by this grant, which writes a row once unless it says fence.Again()")
 
-	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant has deleted it. Nothing was
-	// written. The lease is as good as before.
+	// ErrNoRow comes from Update and Delete when there is no such row, and no later grant is known to have deleted it (who deleted
+	// it may have been forgotten: see pglock.Client.PruneFences). Nothing was written. The lease is as good as before.
 	ErrNoRow = errors.New("no such row")
 
 	// ErrRowExists comes from Insert when the row is there under an earlier token. Nothing was written, and the lease is as
@@ -79,7 +80,7 @@ type StaleError struct {
 	Resource  string // what was written: a resource's name, or a table and a key
 	Lock      string // the lock that the caller no longer holds
 	Token     Token  // the caller's
-	LastToken Token  // the one that has written last
+	LastToken Token  // the one that has written last; where that was forgotten, the first one that is let in
 	Behind    bool   // the lock service of this database has not granted LastToken yet
 	cure      string // then
 	row       bool   // which, unlike a resource, does not know whose token it has

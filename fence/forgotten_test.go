@@ -86,7 +86,7 @@ func TestWhatAForgottenFenceKeptOutStaysOut(t *testing.T) {
 							t.Errorf("the earlier write of an old snapshot: %v, want 40001", err)
 						}
 					} else {
-						wantStale(t, "the earlier write", err, 9)
+						wantStale(t, "the earlier write", err, 10) // the first that is let in
 					}
 					rollback(t, tx)
 					tx = begin(t, late, level)
@@ -131,9 +131,129 @@ func TestNoFenceIsForgottenThatALiveGrantDoesNotExceed(t *testing.T) {
 	}
 	wantErr(t, "a new resource under the live grant", fence.Tx(ctx, conn, live, "new", nothing), nil)
 	wantErr(t, "a new row under the live grant", invoices.Insert(ctx, conn, live, invoice(1, "x")), nil)
-	forgotten := earlier.Token
+	wantStale(t, "a new row under what was forgotten", invoices.Insert(ctx, conn, earlier, invoice(2, "x")), live.Token)
 	earlier.Token--
-	wantStale(t, "a new row under a grant before what was forgotten", invoices.Insert(ctx, conn, earlier, invoice(2, "x")), forgotten)
+	wantStale(t, "a new row under a grant before that", invoices.Insert(ctx, conn, earlier, invoice(2, "x")), live.Token)
+}
+
+// A fence may come and be forgotten between a writer's look, which finds none, and its own mark there: so it looks for what was
+// forgotten after that.
+func TestAFenceThatCameAndWasForgottenWithinOneWriteKeepsOut(t *testing.T) {
+	t.Parallel()
+	for name, tt := range forgettable {
+		if name == "protected row" {
+			continue // whoever writes the row has locked it before
+		}
+		for _, level := range levels {
+			t.Run(fmt.Sprintf("%s/%s", name, level), func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.DB(t)
+				d.Exec(t, createInvoices+`; `+tt.setup+`; CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+						IF current_setting('test.stalls', true) = 'yes' THEN PERFORM pg_advisory_xact_lock(1); END IF;
+						RETURN NEW; END $$;
+					CREATE TRIGGER stall BEFORE INSERT ON pglock.fences FOR EACH ROW EXECUTE FUNCTION stall()`)
+				conn, late, gate := d.Conn(t), d.Conn(t), d.Conn(t)
+				ctx := bounded(t)
+				exec(t, gate, `SELECT pg_advisory_lock(1)`)
+				exec(t, late, `SET test.stalls = 'yes'`)
+				tx := begin(t, late, level)
+				got := waiting(t, d, func() error { return tt.write(ctx, tx, grant(7)) })
+				wantErr(t, "made", tt.made(ctx, conn, grant(9)), nil)
+				forget(t, d, 1)
+				exec(t, gate, `SELECT pg_advisory_unlock(1)`)
+				if err := <-got; level == pgx.ReadCommitted {
+					wantStale(t, "the earlier write", err, 10)
+				} else if sqlState(err) != "40001" {
+					t.Errorf("the earlier write of an old snapshot: %v, want 40001", err)
+				}
+				rollback(t, tx)
+			})
+		}
+	}
+}
+
+// A lease whose renewal is on its way lives, though what can be seen of it has run out.
+func TestALeaseThatIsBeingRenewedIsLiveToAPrune(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	conn := d.Conn(t)
+	ctx := bounded(t)
+	live := held(t, d)
+	later := fence.Grant{Lock: "other", Token: live.Token + 1}
+	d.Exec(t, `SELECT setval('pglock.fencing_token', $1::bigint + 10)`, int64(live.Token))
+	wantErr(t, "a fence of a later token", fence.Tx(ctx, conn, later, "later", nothing), nil)
+	d.Exec(t, `UPDATE pglock.leases SET expires_at = clock_timestamp() + interval '2 s'`)
+	renewal := begin(t, conn, pgx.ReadCommitted)
+	exec(t, renewal, `DO $$ BEGIN
+		ASSERT (SELECT r.status = 'renewed' FROM pglock.leases l, pglock.renew(ARRAY[l.name], ARRAY[l.acquisition], ARRAY[l.token]) r); END $$`)
+	d.WaitFor(t, `SELECT expires_at <= clock_timestamp() FROM pglock.leases`)
+
+	forget(t, d, 0)
+	commit(t, renewal)
+
+	wantErr(t, "a new resource under the lease that was renewed", fence.Tx(ctx, conn, live, "new", nothing), nil)
+}
+
+// A fence may have a token that nobody has drawn: of a lock that lives elsewhere, or made up by a role that may take locks. To forget
+// it would refuse the grants that are still to come.
+func TestATokenThatIsNotDrawnYetIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	conn := d.Conn(t)
+	ctx := bounded(t)
+	const last = `SELECT last_value FROM pglock.fencing_token`
+	ahead := grant(pgtest.Query[fence.Token](t, d, last))
+	wantErr(t, "a fence of the latest token", fence.Tx(ctx, conn, ahead, "latest", nothing), nil)
+	ahead.Token += 1000
+	wantErr(t, "a fence of a token to come", fence.Tx(ctx, conn, ahead, "ahead", nothing), nil)
+	wantErr(t, "a tombstone of a token to come", insertAndDelete(ctx, conn, ahead), nil)
+
+	forget(t, d, 0)
+
+	next := held(t, d)
+	wantErr(t, "a new resource under the next grant", fence.Tx(ctx, conn, next, "new", nothing), nil)
+	wantErr(t, "a new row under the next grant", invoices.Insert(ctx, conn, next, invoice(2, "x")), nil)
+	forget(t, d, 1) // "latest"
+	wantErr(t, "another one", fence.Tx(ctx, conn, next, "another", nothing), nil)
+}
+
+// What a grant has deleted it does not insert again, unless it says so: a copy of its insert that was under way for long stays out,
+// whether the tombstone is remembered or not.
+func TestAReplayStaysOutAfterItsTombstoneWasForgotten(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, createInvoices)
+	conn := d.Conn(t)
+	ctx := bounded(t)
+	wantErr(t, "made", insertAndDelete(ctx, conn, grant(9)), nil)
+	wantErr(t, "the replay", invoices.Insert(ctx, conn, grant(9), invoice(1, "x")), fence.ErrAlreadyWritten)
+	forget(t, d, 1)
+	wantErr(t, "the replay", invoices.Insert(ctx, conn, grant(9), invoice(1, "x")), fence.ErrStale)
+	wantErr(t, "the replay of an upsert", invoices.Upsert(ctx, conn, grant(9), invoice(1, "x")), fence.ErrStale)
+	wantErr(t, "a later grant", invoices.Insert(ctx, conn, grant(10), invoice(1, "x")), nil)
+}
+
+// A lock service that has lost its memory is told apart from a lock that has moved on, also where the fence that knew was forgotten.
+func TestALockServiceThatIsBehindWhatWasForgotten(t *testing.T) {
+	t.Parallel()
+	for name, tt := range forgettable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			d.Exec(t, createInvoices+`; `+tt.setup)
+			aLease(t, d, 50)
+			conn := d.Conn(t)
+			ctx := bounded(t)
+			wantErr(t, "made", tt.made(ctx, conn, grant(9)), nil)
+			forget(t, d, 1)
+			aLease(t, d, 7)
+			tx := begin(t, conn, pgx.ReadCommitted)
+			wantErr(t, "a grant of the service that is behind", tt.write(ctx, tx, grant(7)), fence.ErrBehind)
+			rollback(t, tx)
+		})
+	}
 }
 
 func TestFencesThatStay(t *testing.T) {
@@ -185,7 +305,7 @@ func TestAWriteBesideAPruneIsRefused(t *testing.T) {
 	d.Exec(t, createInvoices)
 	conn, pruner, late := d.Conn(t), d.Conn(t), d.Conn(t)
 	ctx := bounded(t)
-	for _, end := range []func(*testing.T, pgx.Tx){commit, rollback} {
+	for last, end := range map[fence.Token]func(*testing.T, pgx.Tx){10: commit, 9: rollback} {
 		for _, name := range []string{"tombstone, insert", "tombstone, upsert", "tombstone, upsert of several"} {
 			exec(t, conn, `TRUNCATE invoices; UPDATE pglock.fences SET last_token = 0 WHERE resource = ''; DELETE FROM pglock.fences WHERE resource <> ''`)
 			wantErr(t, "made", insertAndDelete(ctx, conn, grant(9)), nil)
@@ -194,7 +314,7 @@ func TestAWriteBesideAPruneIsRefused(t *testing.T) {
 			exec(t, pruning, `SELECT pglock.prune_fences('0', 1000)`)
 			got := waiting(t, d, func() error { return forgettable[name].write(ctx, tx, grant(7)) })
 			end(t, pruning)
-			wantStale(t, name, <-got, 9)
+			wantStale(t, name, <-got, last)
 			rollback(t, tx)
 		}
 	}

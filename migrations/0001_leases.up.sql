@@ -511,9 +511,9 @@ DECLARE
 BEGIN
   WITH gone AS (
     DELETE FROM pglock.leases l USING (
-      SELECT x.name, x.slot FROM pglock.leases x WHERE x.slot > 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before
+      SELECT x.ctid AS at FROM pglock.leases x WHERE x.slot > 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before
         LIMIT most FOR UPDATE SKIP LOCKED) x
-      WHERE l.name = x.name AND l.slot = x.slot RETURNING l.token)
+      WHERE l.ctid = x.at RETURNING l.token)             -- not by its key: each chunk would read the whole table for that
     SELECT max(g.token), count(*) INTO top, gone FROM gone g;
   SELECT array_agg(x.name), greatest(max(x.token), top) INTO idle_names, top FROM (
     SELECT x.name, x.token FROM pglock.leases x WHERE x.slot = 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before

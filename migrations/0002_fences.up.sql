@@ -19,7 +19,8 @@ CREATE TABLE pglock.fences (
   PRIMARY KEY (relation, resource)
 ) WITH (fillfactor = 70);              -- a fence that rises stays on its page
 
--- The latest token of the fences that were forgotten: what no fence remembers may have been written with it, and with none later.
+-- The first token after those of the fences that were forgotten: what no fence remembers may have been written with any before it. That
+-- one is not enough to compare with: of what its own grant has deleted, a copy of its insert stays out too.
 INSERT INTO pglock.fences (relation, resource, name, slot, last_token) VALUES (0::oid, '', '', 0, 0);
 
 -- Whether a token can have been granted. Where the lock has no row here, it lives in another database, or was pruned. Then the
@@ -48,7 +49,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT seen > pg_sequence_last_value('pglock.fencing_token') AND EXISTS (SELECT FROM pglock.leases x WHERE x.name = lock AND x.slot = place)
 $$;
 
--- Where there is no fence: the latest token of those that were forgotten, if this one is earlier; else 0. To be asked when nobody
+-- Where there is no fence: the first token after those that were forgotten, if this one is earlier; else 0. To be asked when nobody
 -- else can make a fence there any more, since one may have come and been forgotten meanwhile.
 CREATE FUNCTION pglock.fence_forgotten(tok bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE top bigint;
@@ -82,8 +83,8 @@ BEGIN
         ON CONFLICT DO NOTHING;
       IF FOUND THEN
         last_token := pglock.fence_forgotten(tok);
-        verdict := CASE WHEN last_token > 0 THEN 'stale' ELSE 'raised' END;
-        DELETE FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND verdict = 'stale';
+        verdict := CASE WHEN last_token = 0 THEN 'raised' WHEN pglock.fence_behind(lock, place, last_token) THEN 'behind' ELSE 'stale' END;
+        DELETE FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND verdict <> 'raised';
       END IF;
     ELSIF (last_name, last_slot) <> (lock, place) THEN
       verdict := 'other_lock';
@@ -306,13 +307,16 @@ BEGIN
 END $$;
 
 -- Owner only: forgets up to most fences that were raised so long ago: named resources, tombstones, and those of the keys of protected
--- tables. Never a token that a live grant does not exceed, and never younger than the cap: earlier tokens are then refused wherever
--- there is no fence, and all that are live go on. A grant that was lost in a failover cannot be seen, and so nothing is forgotten
+-- tables. Never a token that a live grant does not exceed, nor one that the next grant might not, and never younger than the cap: earlier
+-- tokens are then refused wherever there is no fence, and all that are live go on. A lease counts as live for a TTL more, from before
+-- the look: a renewal, which only a live one has, may be on its way. A grant that is not committed yet is over, or was drawn after
+-- every fence of the cap's age was raised. A grant that was lost in a failover cannot be seen, and so nothing is forgotten
 -- while new ones are held back; nor while somebody reads at repeatable read what is changed here. The locks must live in this
 -- database, since tokens of another say nothing about those that live here.
 CREATE FUNCTION pglock.prune_fences(idle interval, most int) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  before timestamptz := clock_timestamp() - greatest(idle, (SELECT cap_us FROM pglock.guard) * interval '1 us');
+  began timestamptz := clock_timestamp();
+  before timestamptz := began - greatest(idle, (SELECT cap_us FROM pglock.guard) * interval '1 us');
   live bigint;
   top bigint;
   gone bigint;
@@ -320,15 +324,15 @@ BEGIN
   PERFORM pglock.need_read_committed();
   PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = '' FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND OR NOT EXISTS (SELECT FROM pglock.guard_now g WHERE NOT g.other AND g.no_grants_before <= clock_timestamp()) THEN RETURN 0; END IF;
-  SELECT min(x.token) INTO live FROM pglock.leases x WHERE x.expires_at > clock_timestamp();
+  SELECT least(min(x.token), pg_sequence_last_value('pglock.fencing_token')) INTO live FROM pglock.leases x WHERE x.expires_at + x.ttl > began;
   WITH gone AS (
     DELETE FROM pglock.fences f USING (
-      SELECT x.relation, x.resource FROM pglock.fences x
-        WHERE x.raised_at < before AND (x.last_token >= live) IS NOT TRUE AND x.resource <> '' AND (x.relation = 0::oid OR x.resource <> 'table')
+      SELECT x.ctid AS at FROM pglock.fences x
+        WHERE x.raised_at < before AND x.last_token < live AND x.resource <> '' AND (x.relation = 0::oid OR x.resource <> 'table')
         LIMIT most FOR UPDATE SKIP LOCKED) x
-      WHERE f.relation = x.relation AND f.resource = x.resource RETURNING f.last_token)
+      WHERE f.ctid = x.at RETURNING f.last_token)         -- not by its key: each chunk would read the whole table for that
     SELECT max(g.last_token), count(*) INTO top, gone FROM gone g;
-  UPDATE pglock.fences x SET last_token = top, raised_at = clock_timestamp() WHERE x.relation = 0::oid AND x.resource = '' AND x.last_token < top;
+  UPDATE pglock.fences x SET last_token = top + 1, raised_at = clock_timestamp() WHERE x.relation = 0::oid AND x.resource = '' AND x.last_token <= top;
   RETURN gone;
 END $$;
 COMMENT ON FUNCTION pglock.prune_fences IS 'Forgets up to so many fences that were raised so long ago; answers how many. Owner only.';

@@ -112,10 +112,10 @@ DECLARE
 BEGIN
   WITH gone AS (
     DELETE FROM pglock.occurrences o USING (
-      SELECT x.job, x.due FROM pglock.occurrences x WHERE greatest(x.due, x.started_at, x.ended_at) < before
+      SELECT x.ctid AS at FROM pglock.occurrences x WHERE greatest(x.due, x.started_at, x.ended_at) < before
           AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = x.lock AND l.slot = 0 AND greatest(l.granted_at, l.expires_at + l.delay, l.not_before) >= before)
         LIMIT most FOR UPDATE SKIP LOCKED) x
-      WHERE o.job = x.job AND o.due = x.due RETURNING o.lock),
+      WHERE o.ctid = x.at RETURNING o.lock),             -- not by its key: each chunk would read the whole table for that
   locks AS (
     DELETE FROM pglock.leases l USING (
       SELECT x.name FROM pglock.leases x JOIN gone g ON x.name = g.lock WHERE x.slot = 0 AND x.permits = 0 AND greatest(x.granted_at, x.expires_at + x.delay, x.not_before) < before

@@ -77,12 +77,13 @@ func (c *Client) Prune(ctx context.Context, idle time.Duration) (int, error) {
 // PruneFences forgets fences that nothing has raised for idle, in this database: those of named resources, of rows that a fenced
 // delete took away, and of the keys of tables that fence.ProtectRows protects. It answers how many. What they kept out stays out: an
 // earlier token is refused from then on wherever there is no fence. Only tokens are forgotten that are earlier than those of all
-// live grants, so whoever holds a lock goes on; a grant that is over may be refused where it would have passed. A resource belongs to
-// the lock that raises it first after its fence was forgotten.
+// live grants, so whoever holds a lock goes on, and while one lease lives for weeks no later fence is forgotten; a grant that is over
+// may be refused where it would have passed. Whoever has the latest token of all counts as live. A resource belongs to the lock that
+// raises it first after its fence was forgotten.
 //
 // The locks that the fences are raised under must live in this database too. It forgets nothing while new grants are held back
-// (ErrHeldBack), and while a transaction at repeatable read or serializable is open that has made a fence. It blocks, needs and fails as
-// Prune does.
+// (ErrHeldBack), while another call of it is under way, and while a transaction at repeatable read or serializable is open that has
+// made a fence, or has inserted, deleted or rekeyed a row. It blocks, needs and fails as Prune does.
 func (c *Client) PruneFences(ctx context.Context, idle time.Duration) (int, error) {
 	return c.forget(ctx, "prune fences", pruneFencesSQL, idle)
 }
@@ -94,10 +95,12 @@ func (c *Client) forget(ctx context.Context, what, sql string, idle time.Duratio
 	}
 	for total := 0; ; {
 		n, err := collect(ctx, c, call{what, owner}, pgx.RowTo[int], pinIsolation, pinTimeouts, statement{sql: c.in(sql), args: []any{idle.Microseconds(), pruneChunk}})
-		if err != nil || n[0] == 0 {
+		if err != nil {
 			return total, err
 		}
-		total += n[0]
+		if total += n[0]; n[0] < pruneChunk { // the next one would find what has become idle meanwhile, and so on
+			return total, nil
+		}
 	}
 }
 

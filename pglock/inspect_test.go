@@ -119,6 +119,26 @@ func TestPruneFencesForgetsIdleFencesOnly(t *testing.T) {
 	wantErr(t, "PruneFences(-1)", err, pglock.ErrInvalidOption)
 }
 
+// Where fences, locks and records come as fast as they are forgotten there is always one more: that ends no call, and keeps none.
+func TestAPruneEndsWhileMoreBecomesIdle(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	c := client(t, d)
+	d.Exec(t, `SELECT nextval('pglock.fencing_token');
+		CREATE FUNCTION another() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			EXECUTE format('INSERT INTO %s SELECT ($1).*', TG_RELID::regclass) USING OLD;
+			RETURN NULL; END $$;
+		CREATE TRIGGER another AFTER DELETE ON pglock.fences FOR EACH ROW EXECUTE FUNCTION another();
+		CREATE TRIGGER another AFTER DELETE ON pglock.leases FOR EACH ROW EXECUTE FUNCTION another();
+		INSERT INTO pglock.fences SELECT 0::oid, 'old', 'gone', 0, 1, now() - interval '2 h';
+		INSERT INTO pglock.leases (name, token) VALUES ('gone', 1)`)
+	for what, prune := range map[string]func(context.Context, time.Duration) (int, error){"PruneFences": c.PruneFences, "Prune": c.Prune} {
+		if n, err := prune(soon(t), time.Hour); n != 1 || err != nil {
+			t.Errorf("%s = %d, %v, want 1", what, n, err)
+		}
+	}
+}
+
 // What a role is set to for the queries of its service must not bound a look, nor a pruning.
 func TestALookIsNotBoundBySettingsForTheService(t *testing.T) {
 	t.Parallel()

@@ -132,6 +132,11 @@ func TestHistoryAndPrune(t *testing.T) {
 	if got := pgtest.Query[int](t, d, `SELECT count(*) FROM pglock.leases`); got != 2 {
 		t.Errorf("%d locks are left, want 2", got)
 	}
+	d.Exec(t, `CREATE FUNCTION another() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO pglock.occurrences SELECT OLD.*; RETURN NULL; END $$;
+		CREATE TRIGGER another AFTER DELETE ON pglock.occurrences FOR EACH ROW EXECUTE FUNCTION another();
+		INSERT INTO pglock.occurrences VALUES ('old', 'epoch', 'old', 1, 1, '', 'epoch', 'epoch')`)
+	prune(time.Hour, 1) // it ends where there is always one more
+	d.Exec(t, `DROP TRIGGER another ON pglock.occurrences; DELETE FROM pglock.occurrences WHERE job = 'old'`)
 	token := records[2].Token
 	wantErr(t, "Run of what is forgotten", runs.Run(soon(t), "report", tick, does(nil)), nil)
 	if rec, err := runs.History(soon(t), "report", 9); err != nil || len(rec) != 2 || rec[1].Attempt != 1 || rec[1].Token <= token {

@@ -99,10 +99,12 @@ func (r *Runner) Prune(ctx context.Context, age time.Duration) (total int, err e
 	for {
 		var n int
 		err := r.one(ctx, r.db, r.sql.prune, []any{age.Microseconds(), pruneChunk}, &n)
-		if err != nil || n == 0 {
+		if err != nil {
 			return total, r.explain("prune records", err)
 		}
-		total += n
+		if total += n; n < pruneChunk { // the next one would find what has come of age meanwhile, and so on
+			return total, nil
+		}
 	}
 }
 
