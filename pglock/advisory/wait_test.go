@@ -78,8 +78,8 @@ func TestAWaitThatEndsInSilenceSaysWhatItWasFor(t *testing.T) {
 	c, _ := ofPool(t, pc)
 	waiting := acquiring(ctx, c, key)
 	d.WaitFor(t, marked)
+	happens(t, "it asks again", asks) // so the answer to its mark has arrived
 	p.Stall(pgtest.Both)
-	happens(t, "it asks again", asks)
 	cancel()
 	err := happens(t, "Acquire comes back", waiting).err
 	wantErr(t, "Acquire", err, context.Canceled)
