@@ -29,6 +29,9 @@
 //
 //	err := fence.StatedTx(ctx, pool, lease.Grant(), func(tx pgx.Tx) error { ... })
 //
+// These three send what is written first along with BEGIN and the fence, where it is known beforehand ([First]): two round trips for
+// all of it, where a transaction without a fence takes three.
+//
 // All of them are there for database/sql too: [SQL], [TxSQL], [RaiseSQL], [HeldTxSQL], [HoldSQL], [StatedTxSQL].
 //
 // # What is promised
@@ -40,7 +43,7 @@
 //     An earlier one that is already open may still commit after the later grant was made, never after the later grant's
 //     first fenced write: that one waits for it.
 //   - A held transaction is committed before any later grant of its lock is made, or not at all. It keeps others away no
-//     longer than its limits, should its process stop.
+//     longer than its limits, should its process stop anywhere but in the middle of a COPY or a pipeline: see [Hold].
 //   - No answer rests on an old snapshot: at repeatable read and serializable PostgreSQL's 40001 comes back instead.
 //   - A stale write ends the lease that it was made under (see [Grant.OnStale]).
 //
@@ -68,7 +71,8 @@
 // # Poolers
 //
 // Everything works behind a pooler in transaction mode, with pgx's default settings. Statements are prepared only on connections
-// that lead to the server itself, which is found out by asking, since planning one takes longer than running it.
+// that lead to the server itself, which is found out by asking, since planning one takes longer than running it. Statements of
+// your own are sent as the connection's setting says, and those of [First] are your own.
 //
 // # Where it is installed
 //

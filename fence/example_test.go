@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/fence"
@@ -34,6 +35,23 @@ func ExampleTx() {
 		})
 	}
 	_ = transfer
+}
+
+// Writes that are known beforehand travel with BEGIN and the check of the lock. What their functions return is judged before the
+// commit.
+func ExampleFirst() {
+	pay := func(ctx context.Context, pool *pgxpool.Pool, grant fence.Grant) error {
+		var b pgx.Batch
+		b.Queue(`UPDATE invoices SET status = 'paid' WHERE id = $1 AND status = 'open'`, 7).Exec(func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() != 1 {
+				return errors.New("there is no open invoice 7")
+			}
+			return nil
+		})
+		b.Queue(`INSERT INTO payments (invoice) VALUES ($1)`, 7)
+		return fence.HeldTx(ctx, pool, grant, nil, fence.First(&b))
+	}
+	_ = pay
 }
 
 // What the answers of a row fence mean to the program.

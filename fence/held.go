@@ -21,7 +21,8 @@ const (
 )
 
 // HeldTx runs f in a transaction that commits only while nobody else has been granted the lock: see [Hold], which it calls
-// before f. What f writes needs no token and no fence of its own. It is for data beside the locks, in the same database.
+// before f. What f writes needs no token and no fence of its own. It is for data beside the locks, in the same database. With [First]
+// the check travels with the first writes.
 //
 // It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it, and 5 s are the longest that f may take
 // between two statements. f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor
@@ -42,20 +43,19 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 	if err != nil {
 		return err
 	}
-	if f == nil {
-		return fmt.Errorf("fence: lock %q: %w: nothing to run", g.Lock, ErrInvalid)
-	}
 	over := fmt.Errorf("fence: %s: its limit of %v is over: %w", heldName(g), cfg.limit, context.DeadlineExceeded)
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.limit, over)
 	defer cancel()
 	idle, total := limits(cfg)
 	fence := question{
-		sql: fmt.Sprintf("CALL %s.fence_begin_held(%s, %d, %d, %d, %d)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, idle, total),
+		name: "fence_begin_held", args: []any{g.Lock, g.Slot, g.Token, idle, total},
 		ask: func(ctx context.Context, tx DB) error { return hold(ctx, tx, g, cfg) },
 	}
-	err = within(ctx, start, heldName(g), cfg, fence, func(tx T) error {
-		return g.explained(f(holding.With(ctx, cfg.schema, g.Lock, int64(g.Token)), tx))
-	})
+	var run func(T) error
+	if f != nil {
+		run = func(tx T) error { return f(holding.With(ctx, cfg.schema, g.Lock, int64(g.Token)), tx) }
+	}
+	err = within(ctx, start, heldName(g), g, cfg, fence, run)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "25P03" { // says nothing of the lock
 		err = fmt.Errorf("fence: %s: %w; the server lets it wait for its client for %v at most, so do what is slow before it",
@@ -73,8 +73,11 @@ func heldTx[T transaction](ctx context.Context, start starter[T], g Grant, f fun
 //
 // A writer that is paused or cut off keeps others away until the server ends its transaction: when it was idle for 5 s, when a
 // statement took longer than the limit ([Limit], a minute), and from PostgreSQL 17 on when the limit is over. A stricter
-// setting of the session stays; all of them end with the transaction. One that was prepared (PREPARE TRANSACTION) has no limit: it
-// keeps others away until somebody commits or rolls it back.
+// setting of the session stays; all of them end with the transaction. PostgreSQL looks at them between the messages of a client,
+// not where it waits for the rest of what was begun: a writer that stops in the middle of a COPY FROM STDIN, or before PostgreSQL 17 of
+// a pipeline (a [pgx.Batch]), keeps others away until its connection breaks or somebody ends its session (pg_terminate_backend). So
+// copy into a table that nobody else reads, and write from there under the lock. A transaction that was prepared (PREPARE
+// TRANSACTION) has no limit: it keeps others away until somebody commits or rolls it back.
 //
 // It blocks for a round trip, and while a later grant is being made, until ctx ends. After an error the transaction must be
 // rolled back.

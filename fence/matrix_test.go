@@ -14,8 +14,9 @@ import (
 	"github.com/fencedlock/fencedlock/internal/pgtest"
 )
 
-// A protection is a way to write invoice 1 under a grant, in a transaction of the caller's.
+// A protection is a way to write invoice 1 under a grant, in a transaction of the caller's, or as the first that one of its own does.
 type protection struct {
+	first func(ctx context.Context, db fence.Beginner, g fence.Grant, f func() error, opts ...fence.Option) error
 	write func(ctx context.Context, tx pgx.Tx, g fence.Grant) error
 	rival func(ctx context.Context, tx pgx.Tx, g fence.Grant) error // if it writes otherwise
 	setup string
@@ -35,6 +36,22 @@ func statedly(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
 		return err
 	}
 	return g.Stale(fence.Explain(plainly(ctx, tx, g)))
+}
+
+// raisedly does so under the fence of a resource.
+func raisedly(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
+	if err := fence.Raise(ctx, tx, g, "ledger"); err != nil {
+		return err
+	}
+	return plainly(ctx, tx, g)
+}
+
+// heldly does so while it holds the lock.
+func heldly(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
+	if err := fence.Hold(ctx, tx, g); err != nil {
+		return err
+	}
+	return plainly(ctx, tx, g)
 }
 
 var protections = map[string]protection{
@@ -67,36 +84,59 @@ var protections = map[string]protection{
 			return invoices.Update(ctx, tx, g, invoice(3, fmt.Sprint(g.Token)), fence.Again())
 		},
 	},
-	"resource": {write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
-		if err := fence.Raise(ctx, tx, g, "ledger"); err != nil {
-			return err
-		}
-		return plainly(ctx, tx, g)
-	}},
+	"resource": {write: raisedly},
 	"resource that was raised before": {
 		early: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error { return fence.Raise(ctx, tx, g, "ledger") },
-		write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
-			if err := fence.Raise(ctx, tx, g, "ledger"); err != nil {
-				return err
-			}
-			return plainly(ctx, tx, g)
-		},
+		write: raisedly,
 	},
 	"protected table":                         {setup: `SELECT pglock.protect('invoices')`, write: statedly},
 	"protected table that was written before": {setup: `SELECT pglock.protect('invoices')`, early: statedly, write: statedly},
 	"protected rows":                          {setup: `SELECT pglock.protect('invoices', 'id')`, write: statedly},
-	"held": {held: true, write: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error {
-		if err := fence.Hold(ctx, tx, g); err != nil {
-			return err
-		}
-		return plainly(ctx, tx, g)
-	}},
+	"held":                                    {held: true, write: heldly},
 	"resource that was raised before, as it travels with BEGIN": {
 		early: func(ctx context.Context, tx pgx.Tx, g fence.Grant) error { return fence.Raise(ctx, tx, g, "ledger") },
 		write: withBegin("raised", ", ARRAY['ledger']"),
 	},
 	"protected table, as it travels with BEGIN": {setup: `SELECT pglock.protect('invoices')`, write: withBegin("stated", "")},
 	"held, as it travels with BEGIN":            {held: true, write: withBegin("held", ", 60000, 60000")},
+	"resource, and what is first": {
+		write: raisedly,
+		first: func(ctx context.Context, db fence.Beginner, g fence.Grant, f func() error, opts ...fence.Option) error {
+			return fence.Tx(ctx, db, g, "ledger", func(pgx.Tx) error { return f() }, opts...)
+		},
+	},
+	"protected table, and what is first": {
+		setup: `SELECT pglock.protect('invoices')`, write: statedly,
+		first: func(ctx context.Context, db fence.Beginner, g fence.Grant, f func() error, opts ...fence.Option) error {
+			return fence.StatedTx(ctx, db, g, func(pgx.Tx) error { return f() }, opts...)
+		},
+	},
+	"held, and what is first": {
+		held: true, write: heldly,
+		first: func(ctx context.Context, db fence.Beginner, g fence.Grant, f func() error, opts ...fence.Option) error {
+			return fence.HeldTx(ctx, db, g, func(context.Context, pgx.Tx) error { return f() }, opts...)
+		},
+	},
+}
+
+// firstly are the writer's steps of a transaction that begins with its first write. It is committed when f returns.
+func (m *matrix) firstly(ctx context.Context, g fence.Grant, level pgx.TxIsoLevel) (begin, write, commit func() error) {
+	wrote, commits, ended := make(chan error), make(chan bool), make(chan error, 1)
+	begin = func() error { return nil }
+	write = func() error {
+		go func() {
+			var b pgx.Batch
+			b.Queue(`UPDATE invoices SET status = $1 WHERE id = 1`, fmt.Sprint(g.Token))
+			ended <- m.first(ctx, m.writer, g, func() error { wrote <- nil; <-commits; return nil }, fence.First(&b), fence.Isolation(level))
+		}()
+		select {
+		case <-wrote:
+			return nil
+		case err := <-ended:
+			return err
+		}
+	}
+	return begin, write, func() error { close(commits); return <-ended }
 }
 
 // withBegin writes under what HeldTx and its like send with BEGIN; here it is sent later.
@@ -191,20 +231,22 @@ func (m *matrix) play(t *testing.T, level pgx.TxIsoLevel, order, end string) {
 		granted, rivalWrote, undone, committed  bool // the rival
 		wrote, wroteLate, writerDone, refusable bool // the writer
 	)
-	writer := &actor{conn: m.writer, steps: []step{
-		{func() (err error) {
-			if wtx, err = m.writer.BeginTx(ctx, pgx.TxOptions{IsoLevel: level}); err != nil {
-				return err
-			}
-			_, err = wtx.Exec(ctx, `SELECT count(*) FROM invoices`)
+	begins := func() (err error) {
+		if wtx, err = m.writer.BeginTx(ctx, pgx.TxOptions{IsoLevel: level}); err != nil {
 			return err
-		}, func(bool) {}},
-		{func() error { return m.write(ctx, wtx, mine) }, func(ok bool) {
-			wrote, refusable = ok, rivalWrote && !undone || m.held && granted
-		}},
-		{func() error { return wtx.Commit(ctx) }, func(ok bool) {
-			writerDone, wroteLate = ok, ok && (committed || m.held && granted)
-		}},
+		}
+		_, err = wtx.Exec(ctx, `SELECT count(*) FROM invoices`)
+		return err
+	}
+	writes := func() error { return m.write(ctx, wtx, mine) }
+	commits := func() error { return wtx.Commit(ctx) }
+	if m.first != nil {
+		begins, writes, commits = m.firstly(ctx, mine, level)
+	}
+	writer := &actor{conn: m.writer, steps: []step{
+		{begins, func(bool) {}},
+		{writes, func(ok bool) { wrote, refusable = ok, rivalWrote && !undone || m.held && granted }},
+		{commits, func(ok bool) { writerDone, wroteLate = ok, ok && (committed || m.held && granted) }},
 	}}
 	theirs := fence.Grant{Lock: "billing"}
 	write := m.protection.rival

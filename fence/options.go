@@ -24,17 +24,20 @@ type config struct {
 	limited   bool // limit was said
 	shared    bool // the grant is
 	also      []string
+	first     *pgx.Batch
+	firstly   bool // first was said
 	returning *returning
 }
 
 // What an option is for. One that means nothing to a call is refused, not ignored.
-type use struct{ again, isolation, limit, also, shared bool }
+type use struct{ again, isolation, limit, also, shared, first bool }
 
 var (
 	forRows      = use{again: true}
-	forTx        = use{isolation: true, also: true}
+	forTx        = use{isolation: true, also: true, first: true}
 	forCallersTx = use{also: true}
-	forHeldTx    = use{isolation: true, limit: true, shared: true}
+	forStatedTx  = use{isolation: true, first: true}
+	forHeldTx    = use{isolation: true, limit: true, shared: true, first: true}
 	forHeldCheck = use{limit: true, shared: true}
 )
 
@@ -50,6 +53,10 @@ func (c config) refuse(what string, u use) error {
 		return fmt.Errorf("fence: %s: %w: Again is for rows; a transaction lets the same grant pass", what, ErrInvalid)
 	case c.isolated && !u.isolation:
 		return fmt.Errorf("fence: %s: %w: Isolation is for transactions that are begun here", what, ErrInvalid)
+	case c.firstly && !u.first:
+		return fmt.Errorf("fence: %s: %w: First is for transactions that are begun here", what, ErrInvalid)
+	case c.firstly && (c.first == nil || c.first.Len() == 0):
+		return fmt.Errorf("fence: %s: %w: First without a statement", what, ErrInvalid)
 	case c.limited && !u.limit:
 		return fmt.Errorf("fence: %s: %w: Limit is for HeldTx and Hold", what, ErrInvalid)
 	}
@@ -70,6 +77,18 @@ func Again() Option {
 // the same resources cannot deadlock. They are of the same lock.
 func Also(resources ...string) Option {
 	return Option{func(c *config) { c.also = append(c.also, resources...) }}
+}
+
+// First sends the statements of b with BEGIN and the fence, in one round trip: [Tx], [HeldTx] and [StatedTx] run them before f, which
+// may be nil then. What their functions (see [pgx.QueuedQuery]) make of the answers is there when f begins. If the fence refuses, none
+// of them has run and no function is called; if one fails, or a function returns an error, the transaction is rolled back and the
+// error returned as one of f's would be. With it the fence costs less than the round trip that it saves.
+//
+// b is only read, so the same one can be sent by another try. How its statements are sent is the connection's
+// default_query_exec_mode. On what is neither a *pgxpool.Pool nor a connection of pgx they are sent by themselves; database/sql has
+// no batches.
+func First(b *pgx.Batch) Option {
+	return Option{func(c *config) { c.first, c.firstly = b, true }}
 }
 
 // Limit bounds a transaction that holds its lock, a minute if it is not said: see [HeldTx]. d is from a millisecond to 24 days;

@@ -39,3 +39,29 @@ func TestBehindPgBouncer(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A batch is sent as the connection's setting says: behind this pooler as one that prepares nothing by name.
+func TestFirstBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	cfg, err := pgxpool.ParseConfig(pgtest.PgBouncer(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var wg sync.WaitGroup
+	for range 8 {
+		for how, run := range transactions {
+			wg.Go(func() {
+				wantErr(t, how, run(bounded(t), pool, grant(7), nil, fence.First(batch(how))), nil)
+				wantErr(t, how+", stale", run(bounded(t), pool, grant(5), nil, fence.First(batch("stale"))), fence.ErrStale)
+			})
+		}
+	}
+	wg.Wait()
+}

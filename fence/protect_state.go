@@ -30,7 +30,7 @@ func State(ctx context.Context, tx pgx.Tx, g Grant, opts ...Option) error {
 
 // StatedTx runs f in a transaction that has stated its grant, for tables that are protected. It blocks, ends and fails as [Tx] does,
 // but for the fence: what f writes is refused where it is stale, and its error is explained and told the grant. Options: [Isolation],
-// [Schema].
+// [First], [Schema].
 func StatedTx(ctx context.Context, db Beginner, g Grant, f func(pgx.Tx) error, opts ...Option) error {
 	return statedTx(ctx, ofPGX(db), g, f, opts)
 }
@@ -45,18 +45,15 @@ func StatedTxSQL(ctx context.Context, db BeginnerSQL, g Grant, f func(*sql.Tx) e
 }
 
 func statedTx[T transaction](ctx context.Context, start starter[T], g Grant, f func(T) error, opts []Option) error {
-	cfg, err := checkState(g, opts, use{isolation: true})
+	cfg, err := checkState(g, opts, forStatedTx)
 	if err != nil {
 		return err
 	}
-	if f == nil {
-		return fmt.Errorf("fence: %s: %w: nothing to run", stateName(g), ErrInvalid)
-	}
 	fence := question{
-		sql: fmt.Sprintf("CALL %s.fence_begin_stated(%s, %d, %d)", cfg.quoted(), literal(g.Lock), g.Slot, g.Token),
+		name: "fence_begin_stated", args: []any{g.Lock, g.Slot, g.Token},
 		ask: func(ctx context.Context, tx DB) error { return state(ctx, tx, g, cfg) },
 	}
-	return Explain(within(ctx, start, stateName(g), cfg, fence, func(tx T) error { return g.explained(f(tx)) }))
+	return Explain(within(ctx, start, stateName(g), g, cfg, fence, f))
 }
 
 // StateSQL is [State] for database/sql.

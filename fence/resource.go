@@ -2,7 +2,6 @@ package fence
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -44,18 +43,11 @@ func raisedTx[T transaction](ctx context.Context, start starter[T], g Grant, res
 	if err != nil {
 		return err
 	}
-	if f == nil {
-		return fmt.Errorf("fence: %s: %w: nothing to run", resource, ErrInvalid)
-	}
-	literals := make([]string, len(names))
-	for i, name := range names {
-		literals[i] = literal(name)
-	}
 	fence := question{
-		sql: fmt.Sprintf("CALL %s.fence_begin_raised(%s, %d, %d, ARRAY[%s])", cfg.quoted(), literal(g.Lock), g.Slot, g.Token, join(literals)),
+		name: "fence_begin_raised", args: []any{g.Lock, g.Slot, g.Token, names},
 		ask: func(ctx context.Context, tx DB) error { return raise(ctx, tx, g, names, cfg) },
 	}
-	return within(ctx, start, strings.Join(names, ", "), cfg, fence, func(tx T) error { return g.explained(f(tx)) })
+	return within(ctx, start, strings.Join(names, ", "), g, cfg, fence, f)
 }
 
 // checkResource refuses bad input before any SQL.
@@ -83,19 +75,6 @@ func raiseCall(names []string, cfg config) string {
 		return cfg.quoted() + ".fence_raise(" + names[0]
 	}
 	return cfg.quoted() + ".fence_raise_all(ARRAY[" + join(names) + "]"
-}
-
-// literal is a text that means the same whatever the session has set.
-func literal(s string) string {
-	if !strings.ContainsFunc(s, special) {
-		return "'" + s + "'"
-	}
-	return "pg_catalog.convert_from(pg_catalog.decode('" + hex.EncodeToString([]byte(s)) + "', 'hex'), 'UTF8')"
-}
-
-// special holds for all that quotes, escapes and encodings make something else of.
-func special(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(" _-./:", r)
 }
 
 func raise(ctx context.Context, tx DB, g Grant, names []string, cfg config) error {

@@ -126,8 +126,8 @@ var levelsSQL = map[pgx.TxIsoLevel]sql.IsolationLevel{
 }
 
 func ofSQL(db BeginnerSQL) starter[sqlTx] {
-	return starter[sqlTx]{db, func(ctx context.Context, level pgx.TxIsoLevel, _ string) (sqlTx, bool, error) {
-		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: levelsSQL[level]})
-		return sqlTx{sqlDB{tx}, tx}, false, err
+	return starter[sqlTx]{db: db, begin: func(ctx context.Context, cfg config, _ question) (sqlTx, pgx.BatchResults, bool, error) {
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: levelsSQL[cfg.isolation]})
+		return sqlTx{sqlDB{tx}, tx}, nil, false, err
 	}}
 }

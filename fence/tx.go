@@ -31,7 +31,7 @@ const rollbackTime = 5 * time.Second
 // sent.
 //
 // On a *pgxpool.Pool the fence travels with BEGIN and costs no round trip of its own; a transaction that is refused costs its
-// connection, which the pool replaces.
+// connection, which the pool replaces. With [First] what is written first travels with them, too.
 //
 // Errors: f's own, as it is; those of Raise, for which f did not run; ErrCommitUnknown; or what PostgreSQL says, wrapped.
 // Any number of goroutines may call it at a time, with one grant too.
@@ -46,31 +46,33 @@ type transaction interface {
 	Rollback(ctx context.Context) error
 }
 
-// A starter begins transactions. fenced reports that the SQL of the fence was sent with BEGIN, and let the transaction pass.
+// A starter begins transactions. fenced reports that the fence was sent with BEGIN, and let the transaction pass; so was then the
+// batch that is to be first, if there is one, whose answers are to be read next. Without send there can be no batch.
 type starter[T transaction] struct {
 	db    any
-	begin func(ctx context.Context, level pgx.TxIsoLevel, fence string) (tx T, fenced bool, err error)
+	begin func(ctx context.Context, cfg config, fence question) (tx T, first pgx.BatchResults, fenced bool, err error)
+	send  func(ctx context.Context, tx T, b *pgx.Batch) pgx.BatchResults
 }
 
 func ofPGX(db Beginner) starter[pgx.Tx] {
-	return starter[pgx.Tx]{db, func(ctx context.Context, level pgx.TxIsoLevel, fence string) (tx pgx.Tx, fenced bool, err error) {
-		if pool, ok := db.(*pgxpool.Pool); ok {
-			begin := "begin"
-			if level != "" {
-				begin += " isolation level " + string(level)
-			}
-			tx, err = pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin + "; " + fence})
-			if codeOf(err) != refused {
-				return tx, true, err
-			}
-			// pgx has closed the connection, as after any BEGIN that fails. Which verdict it was is answered on another one.
-		}
+	begin := func(ctx context.Context, cfg config, fence question) (tx pgx.Tx, first pgx.BatchResults, fenced bool, err error) {
 		if conn := connOf(db); conn != nil && conn.PgConn().TxStatus() != 'I' { // which our commit would end for its owner
-			return nil, false, fmt.Errorf("%w: the connection is in a transaction: use Raise, Hold or State in that one", ErrInvalid)
+			return nil, nil, false, fmt.Errorf("%w: the connection is in a transaction: use Raise, Hold or State in that one", ErrInvalid)
 		}
-		tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
-		return tx, false, err
-	}}
+		pool, pooled := db.(*pgxpool.Pool)
+		if sender := senderOf(db); cfg.first != nil && sender != nil {
+			tx, first, err = beginWith(ctx, sender, cfg, fence)
+		} else if cfg.first == nil && pooled {
+			tx, err = pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fence.withBegin(cfg)})
+		}
+		if fenced = tx != nil; fenced || err != nil && codeOf(err) != refused {
+			return tx, first, fenced, err
+		}
+		// What was refused is asked for once more: an answer says why.
+		tx, err = db.BeginTx(ctx, pgx.TxOptions{IsoLevel: cfg.isolation})
+		return tx, nil, false, err
+	}
+	return starter[pgx.Tx]{db, begin, func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) pgx.BatchResults { return tx.SendBatch(ctx, b) }}
 }
 
 // connOf is the one connection behind a value; nil if there is none to be seen.
@@ -87,18 +89,24 @@ func connOf(db any) *pgx.Conn {
 // refused is the SQLSTATE of a fence that was sent with BEGIN, and is closed.
 const refused = "FL000"
 
-// A question is a fence that a transaction begins with: as SQL without parameters, or asked in it.
+// A question is a fence that a transaction begins with: a procedure that is called, or asked in it.
 type question struct {
-	sql string
-	ask func(ctx context.Context, tx DB) error
+	name string
+	args []any // string, int, int64, Token or []string
+	ask  func(ctx context.Context, tx DB) error
 }
 
-// within runs f in a transaction that is let in by its fence, and commits it if f has no error.
-func within[T transaction](ctx context.Context, start starter[T], what string, cfg config, fence question, f func(T) error) error {
-	if isNil(start.db) {
+// within runs f in a transaction that is let in by its fence, after the batch that is first, and commits it if neither has an error.
+func within[T transaction](ctx context.Context, start starter[T], what string, g Grant, cfg config, fence question, f func(T) error) error {
+	switch {
+	case isNil(start.db):
 		return fmt.Errorf("fence: %s: %w: nil database", what, ErrInvalid)
+	case cfg.first != nil && start.send == nil:
+		return fmt.Errorf("fence: %s: %w: First is for pgx", what, ErrInvalid)
+	case cfg.first == nil && f == nil:
+		return fmt.Errorf("fence: %s: %w: nothing to run", what, ErrInvalid)
 	}
-	tx, fenced, err := start.begin(ctx, cfg.isolation, fence.sql)
+	tx, first, fenced, err := start.begin(ctx, cfg, fence)
 	if err != nil {
 		return explain(fmt.Errorf("fence: %s: begin: %w", what, err), cfg)
 	}
@@ -108,8 +116,18 @@ func within[T transaction](ctx context.Context, start starter[T], what string, c
 			return err
 		}
 	}
-	if err := f(tx); err != nil {
-		return err
+	if cfg.first != nil {
+		if first == nil {
+			first = start.send(ctx, tx, unsent(cfg.first))
+		}
+		if err := first.Close(); err != nil { // which calls the batch's functions
+			return g.explained(err)
+		}
+	}
+	if f != nil {
+		if err := f(tx); err != nil {
+			return g.explained(err)
+		}
 	}
 	return commit(ctx, tx, what)
 }
