@@ -376,6 +376,7 @@ BEGIN
       RETURNING m.ord, extract(epoch FROM l.ttl) * 1000000 AS us)
     SELECT array_agg(n.ord), array_agg(n.us) INTO done, times FROM renewed n;
   RETURN QUERY SELECT d.ord, 'renewed', d.us FROM unnest(done, times) AS d(ord, us);
+  IF cardinality(done) = cardinality(names) THEN RETURN; END IF;
   FOR ord IN SELECT k FROM generate_series(1, cardinality(names)) k EXCEPT SELECT unnest(done) LOOP
     remaining_us := 0; place := coalesce(slots[ord], 0);
     SELECT CASE WHEN x.token IS DISTINCT FROM tokens[ord] THEN 'taken' WHEN x.revoked = acquisitions[ord] THEN 'revoked'
