@@ -56,6 +56,14 @@ type Problem struct {
 // is no body left to read. What is refused is answered with a [Problem] and
 // never reaches next. A panic of next passes through. A Guard without DB or Fence panics here, before any request.
 //
+// What goes on after next has returned is not under the fence: so it is with what http.TimeoutHandler has given up, and with who
+// uses a hijacked connection elsewhere. Put an http.TimeoutHandler around this handler, and not into it: then it answers, and the fence is
+// held until next has returned all the same.
+//
+// A client that is stopped and not gone, in the middle of a body that next reads or of an answer, holds the fence for as long as next
+// waits for it. Read the body before this handler, as examples/storage does, or let http.Server's ReadTimeout and WriteTimeout bound
+// that.
+//
 // The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	if g.DB == nil || g.Fence == nil {
