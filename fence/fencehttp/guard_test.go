@@ -595,3 +595,40 @@ type idle struct {
 }
 
 func (i idle) CloseIdleConnections() { i.close() }
+
+// A database that goes silent while a handler runs does not keep the answer, which has been given, from the client.
+func TestASilentDatabaseDoesNotKeepTheAnswer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	proxy := pgtest.NewProxy(t, d)
+	pool, err := pgxpool.New(bounded(t), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	t.Cleanup(proxy.Resume)
+	var log strings.Builder
+	guard := fencehttp.Guard{
+		DB: pool, Fence: func(*http.Request) (lock, resource string) { return "billing", "shelf" },
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	service := httptest.NewServer(guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		proxy.Stall(pgtest.Both)
+		w.WriteHeader(http.StatusNoContent)
+	})))
+	r, err := http.NewRequestWithContext(bounded(t), http.MethodPut, service.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(fencehttp.Header, "7")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+	} else if resp.Body.Close(); resp.StatusCode != http.StatusNoContent { //nolint:errcheck // it is empty
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	service.Close() // and so the handler has returned
+	if !strings.Contains(log.String(), "before the handler had ended") {
+		t.Errorf("logged: %s", log.String())
+	}
+}
