@@ -16,7 +16,8 @@ import (
 // A resource is any name of 1 to 1024 bytes. It belongs to the lock, and its slot, that raises it first. Several are raised by
 // one call, with [Also]: in the order of their names, and in one round trip.
 //
-// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends. [ErrStale], [ErrBehind],
+// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends: so a former holder whose
+// transactions overlap, each beginning before the last has ended, keeps the next one waiting. [ErrStale], [ErrBehind],
 // [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable and the fence as it was, but no write may follow in it; of
 // several resources those before the refused one are raised, so roll back.
 //

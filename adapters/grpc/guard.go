@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
@@ -42,7 +43,8 @@ type Guard struct {
 // package documentation has the codes. An error or a panic of the handler passes through. A Guard without DB or Fence panics
 // here, before any call.
 //
-// The fence is raised and committed before the handler runs: it stays where it is whatever becomes of the handler.
+// The fence is raised and committed before the handler runs: it stays where it is whatever becomes of the handler. To let go of it
+// waits for the database for 5 s at most.
 func (g Guard) Unary() grpc.UnaryServerInterceptor {
 	g.check()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -94,21 +96,40 @@ func (g Guard) through(ctx context.Context, method string, req any, next func() 
 		if _, err := tx.Exec(ctx, patient); err != nil {
 			return err
 		}
-		ran, failed = true, next()
-		return failed
+		if ran, failed = true, next(); failed != nil {
+			return failed
+		}
+		return letGo(ctx, tx)
 	}, opts...)
 	switch {
 	case !ran:
 		return g.refuse(ctx, method, err)
 	case failed != nil:
 		return failed
-	case err != nil && ctx.Err() != nil: // nobody waits for the answer, and the fence is let go of after the handler
+	case ctx.Err() != nil: // nobody waits for the answer
 		return status.FromContextError(ctx.Err()).Err()
-	case err != nil:
+	case !errors.Is(err, errLetGo):
 		g.log(ctx, "fencegrpc: the fence may have been let go of before the handler had ended", method, err)
 		return refusal(codes.Unknown, FenceLost, "the fence may have been let go of before the call had ended: look what has become of it", nil)
 	}
 	return nil
+}
+
+// letGoTime bounds how long an answer waits for a database that has gone silent.
+const letGoTime = 5 * time.Second
+
+// errLetGo ends the transaction of a handler that was under the fence to its end.
+var errLetGo = errors.New("the fence was let go of")
+
+// letGo ends a transaction itself: fence.Tx would wait for the database for as long as the call's context lasts, and spend the
+// connection where a client has gone.
+func letGo(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTime)
+	defer cancel()
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return errLetGo
 }
 
 // patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.

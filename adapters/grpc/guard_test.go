@@ -432,3 +432,24 @@ func (s *spy) BeginTx(ctx context.Context, opts pgx.TxOptions) (_ pgx.Tx, err er
 	s.tx, err = s.Pool.BeginTx(ctx, opts)
 	return s.tx, err
 }
+
+// A database that goes silent while a handler runs does not keep the client waiting: it hears that the fence may be lost.
+func TestASilentDatabaseDoesNotKeepTheAnswer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	proxy := pgtest.NewProxy(t, d)
+	pool, err := pgxpool.New(bounded(t), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	t.Cleanup(proxy.Resume)
+	s := newShelf(t, pool, func(context.Context, string) error {
+		proxy.Stall(pgtest.Both)
+		return nil
+	})
+	want(t, "the call", s.put(bounded(t), "7", "7"), "Unknown FENCE_LOST")
+	if got := s.content(); got != "7" {
+		t.Errorf("kept: %s", got)
+	}
+}

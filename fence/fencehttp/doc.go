@@ -25,5 +25,7 @@
 //
 //   - That a request which was sent under a lease arrives under it. A late one passes until a later token has been there.
 //   - That a handler stops when the guard loses its connection to PostgreSQL. A later token may then run beside it.
+//   - That a later token gets its turn. It waits until no handler of an earlier one runs: while their requests overlap, each beginning
+//     before the last has ended, they pass, and it waits on.
 //   - That the sender may use the lock. The token is no secret and no credential: authenticate requests as you would without it.
 package fencehttp

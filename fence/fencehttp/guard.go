@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -56,7 +57,16 @@ type Problem struct {
 // is no body left to read. What is refused is answered with a [Problem] and
 // never reaches next. A panic of next passes through. A Guard without DB or Fence panics here, before any request.
 //
-// The fence is raised and committed before next runs: it stays where it is whatever becomes of next.
+// What goes on after next has returned is not under the fence: so it is with what http.TimeoutHandler has given up, and with who
+// uses a hijacked connection elsewhere. Put an http.TimeoutHandler around this handler, and not into it: then it answers, and the fence is
+// held until next has returned all the same.
+//
+// A client that is stopped and not gone, in the middle of a body that next reads or of an answer, holds the fence for as long as next
+// waits for it. Read the body before this handler, as examples/storage does, or let http.Server's ReadTimeout and WriteTimeout bound
+// that.
+//
+// The fence is raised and committed before next runs: it stays where it is whatever becomes of next. To let go of it waits for the
+// database for 5 s at most.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	if g.DB == nil || g.Fence == nil {
 		panic("fencehttp: a Guard needs DB and Fence")
@@ -94,15 +104,32 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			}
 			ran = true
 			next.ServeHTTP(w, r)
-			return nil
+			return letGo(r.Context(), tx)
 		}, opts...)
 		switch {
 		case !ran:
 			g.fail(w, r, token, err)
-		case err != nil && r.Context().Err() == nil: // the answer has been given, and the fence was raised before
+		case !errors.Is(err, errLetGo): // the answer has been given, and the fence was raised before
 			g.log(r.Context(), "fencehttp: the fence was let go of before the handler had ended", err)
 		}
 	})
+}
+
+// letGoTime bounds how long an answer that has been given waits for a database that has gone silent.
+const letGoTime = 5 * time.Second
+
+// errLetGo ends the transaction of a handler that was under the fence to its end.
+var errLetGo = errors.New("the fence was let go of")
+
+// letGo ends a transaction itself: fence.Tx would wait for the database for as long as the request's context lasts, and spend the
+// connection where a client has gone.
+func letGo(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTime)
+	defer cancel()
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return errLetGo
 }
 
 // patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.

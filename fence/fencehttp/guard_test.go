@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -510,5 +511,124 @@ func TestWhatCanBeNoResourceIsNotFound(t *testing.T) {
 	}
 	if s.log.Len() > 0 || s.content() != "" {
 		t.Errorf("kept %q, logged %s", s.content(), s.log.String())
+	}
+}
+
+// An http.TimeoutHandler answers for a handler that it has given up, and that goes on: around a guard, that is under the fence still.
+func TestTheFenceIsHeldForAHandlerThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	guard := fencehttp.Guard{DB: d.Pool(t), Fence: func(*http.Request) (lock, resource string) { return "billing", "shelf" }}
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan string, 2)
+	guarded := guard.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get(fencehttp.Header)
+		if token == "7" {
+			close(begun)
+			<-goOn
+		}
+		ended <- token
+	}))
+	ask := func(ctx context.Context, h http.Handler, token string) <-chan int {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/shelf", nil)
+		r.Header.Set(fencehttp.Header, token)
+		answer := make(chan int, 1)
+		go func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			answer <- w.Code
+		}()
+		return answer
+	}
+	ctx, giveUp := context.WithCancel(bounded(t)) // as it does when its time is over
+	given := ask(ctx, http.TimeoutHandler(guarded, time.Minute, ""), "7")
+	<-begun
+	giveUp()
+	if got := <-given; got != http.StatusServiceUnavailable {
+		t.Errorf("the answer for the handler that goes on: %d", got)
+	}
+	next := ask(bounded(t), guarded, "8")
+	d.WaitFor(t, pgtest.Waiting)
+	close(goOn)
+	if got, first, second := <-next, <-ended, <-ended; got != http.StatusOK || first != "7" || second != "8" {
+		t.Errorf("the later token: %d; ended: %s, then %s", got, first, second)
+	}
+}
+
+// Two headers would be refused, and names that were not put through http.Header.Set are sent as they are.
+func TestAHeaderSetByHandIsReplacedInAnySpelling(t *testing.T) {
+	t.Parallel()
+	sent := http.Header(nil)
+	transport := fencehttp.Transport{Base: base(func(r *http.Request) (*http.Response, error) {
+		sent = r.Header
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})}
+	r := httptest.NewRequestWithContext(fence.NewContext(bounded(t), fence.Grant{Lock: "billing", Token: 7}), http.MethodPut, "/shelf", nil)
+	byHand := http.Header{"fencing-token": {"1"}, "FENCING-TOKEN": {"2"}, "Another": {"3"}}
+	r.Header = byHand.Clone()
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close() //nolint:errcheck // it is empty
+	if want := (http.Header{fencehttp.Header: {"7"}, "Another": {"3"}}); !reflect.DeepEqual(sent, want) {
+		t.Errorf("sent with %v, want %v", sent, want)
+	}
+	if !reflect.DeepEqual(r.Header, byHand) {
+		t.Errorf("the request was changed: %v", r.Header)
+	}
+}
+
+func TestAClientClosesTheIdleConnectionsOfTheBase(t *testing.T) {
+	t.Parallel()
+	closed := false
+	client := &http.Client{Transport: fencehttp.Transport{Base: idle{http.DefaultTransport, func() { closed = true }}}}
+	client.CloseIdleConnections()
+	if !closed {
+		t.Error("they stay open")
+	}
+}
+
+// An idle is a base that is told to close its idle connections.
+type idle struct {
+	http.RoundTripper
+	close func()
+}
+
+func (i idle) CloseIdleConnections() { i.close() }
+
+// A database that goes silent while a handler runs does not keep the answer, which has been given, from the client.
+func TestASilentDatabaseDoesNotKeepTheAnswer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	proxy := pgtest.NewProxy(t, d)
+	pool, err := pgxpool.New(bounded(t), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	t.Cleanup(proxy.Resume)
+	var log strings.Builder
+	guard := fencehttp.Guard{
+		DB: pool, Fence: func(*http.Request) (lock, resource string) { return "billing", "shelf" },
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	service := httptest.NewServer(guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		proxy.Stall(pgtest.Both)
+		w.WriteHeader(http.StatusNoContent)
+	})))
+	r, err := http.NewRequestWithContext(bounded(t), http.MethodPut, service.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(fencehttp.Header, "7")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Error(err)
+	} else if resp.Body.Close(); resp.StatusCode != http.StatusNoContent { //nolint:errcheck // it is empty
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	service.Close() // and so the handler has returned
+	if !strings.Contains(log.String(), "before the handler had ended") {
+		t.Errorf("logged: %s", log.String())
 	}
 }

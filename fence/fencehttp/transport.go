@@ -2,9 +2,11 @@ package fencehttp
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fencedlock/fencedlock/fence"
 )
@@ -24,7 +26,10 @@ const RefusedHeader = "Fencing-Token-Refused"
 // hold at the same time, shared or with permits ([fence.ErrShared]): a live holder would be refused after another, and told that it is stale.
 //
 // When the answer is a Guard's refusal of the token as stale, the lease of the grant is ended, and the answer is returned as it is.
-// Any number of goroutines may use one.
+// It says that this sending has had no effect. net/http sends by itself again what it takes for idempotent, a GET or what has an
+// Idempotency-Key, when the connection ends before the answer: then the first sending may have had one.
+//
+// Where a client follows a redirect, the token goes along, to whichever host it leads. Any number of goroutines may use one Transport.
 type Transport struct {
 	Base http.RoundTripper // what sends; nil: http.DefaultTransport
 }
@@ -54,6 +59,8 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header = http.Header{}
 	}
 	token := format(g.Token)
+	// In any spelling, since two would be refused.
+	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return strings.EqualFold(name, Header) })
 	r.Header.Set(Header, token)
 	resp, err := base.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusConflict {
@@ -63,6 +70,11 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return resp, err
+}
+
+// CloseIdleConnections is for http.Client.CloseIdleConnections, which does nothing to the connections of Base otherwise.
+func (t Transport) CloseIdleConnections() {
+	(&http.Client{Transport: t.Base}).CloseIdleConnections()
 }
 
 func format(t fence.Token) string { return strconv.FormatInt(int64(t), 10) }
