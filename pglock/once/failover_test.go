@@ -2,8 +2,12 @@ package once_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -93,4 +97,38 @@ func TestASuccessThatIsToldIsOnTheSynchronousStandby(t *testing.T) {
 			}
 		})
 	}
+}
+
+// before is a pool that does something before the first attempt begins.
+type before struct {
+	*pgxpool.Pool
+	once sync.Once
+	do   func()
+}
+
+func (b *before) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "once_start") {
+		b.once.Do(b.do)
+	}
+	return b.Pool.Query(ctx, sql, args...)
+}
+
+// The standby that takes over has never heard of the lock. That is a lost lease, and no Runner with the wrong database.
+func TestAGrantThatAFailoverLostIsLost(t *testing.T) {
+	t.Parallel()
+	const ttlCap = 3 * time.Second
+	p := newPair(t, nil)
+	p.primary.Exec(t, `UPDATE pglock.guard SET cap_us = $1`, ttlCap.Microseconds())
+	p.standby.WaitReplayed(t, p.primary)
+	p.standby.Way.Freeze()
+	a := runner(t, p.url, "a", &before{Pool: p.pool(t), do: func() { p.failOver(t) }})
+	short := once.Lease(pglock.TTL(ttlCap))
+
+	err := a.Run(soon(t), "report", tick, nothing(t), short)
+
+	wantErr(t, "Run", err, pglock.ErrLost)
+	if errors.Is(err, fence.ErrElsewhere) {
+		t.Errorf("Run = %v", err)
+	}
+	wantErr(t, "Run again", a.Run(soon(t), "report", tick, does(nil), short), nil) // when grants are not held back any more
 }
