@@ -25,6 +25,9 @@ const rollbackTime = 5 * time.Second
 // the transaction, and commits. A later grant's Tx waits until this one has ended; an earlier grant's is refused before its
 // f runs.
 //
+// A process that is suspended in f keeps the next holder waiting for as long as its session lives. Let the server end such a transaction:
+// ALTER ROLE my_service SET idle_in_transaction_session_timeout = '10s', for which f may then not pause. [HeldTx] brings such a limit along.
+//
 // It blocks as Raise does, and while f runs. f writes through the transaction that it is given, and neither commits nor
 // ends it. After an error nothing is written, except with [ErrCommitUnknown], where nobody knows; if f returns an error,
 // panics or calls runtime.Goexit, the transaction is rolled back. ctx bounds all of it; when it ends, the rollback is still

@@ -72,6 +72,8 @@ END $$;
 --   stale    a later attempt has begun: last_token
 --   gone     the record was pruned
 -- In the transaction of the job's own writes it counts if that commits; and whoever asks meanwhile waits for that, and is told.
+-- The row is locked where nothing is changed, too, so that there is a commit, which waits for a synchronous standby: that of the
+-- call before may have waited in vain, and be on this server alone.
 CREATE FUNCTION pglock.once_end(work text, due_us bigint, tok bigint, how text, why text, OUT verdict text, OUT last_token bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE o record := pglock.occurrence(work, due_us);
@@ -79,13 +81,13 @@ BEGIN
   IF (how IN ('done', 'failed') AND octet_length(why) <= 4096) IS NOT TRUE THEN
     RAISE EXCEPTION 'an occurrence ends done or failed, with 4096 bytes of detail at most' USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  IF current_setting('synchronous_commit') = 'off' AND pg_current_xact_id_if_assigned() IS NULL THEN
+  IF current_setting('synchronous_commit') = 'off' THEN -- in the transaction of the job, too: who is told that it is done asks no more
     PERFORM set_config('synchronous_commit', 'local', true);
   END IF;
   UPDATE pglock.occurrences x SET outcome = how, detail = why, ended_at = clock_timestamp()
     WHERE x.job = work AND x.due = o.due AND x.token = tok AND x.ended_at IS NULL;
   SELECT CASE WHEN x.token = tok THEN x.outcome ELSE 'stale' END, x.token INTO verdict, last_token
-    FROM pglock.occurrences x WHERE x.job = work AND x.due = o.due;
+    FROM pglock.occurrences x WHERE x.job = work AND x.due = o.due FOR KEY SHARE;
   IF NOT FOUND THEN verdict := 'gone'; END IF;
 END $$;
 

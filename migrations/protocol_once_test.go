@@ -152,16 +152,20 @@ func TestForgettingOccurrencesKeepsTokensRising(t *testing.T) {
 	}
 }
 
-// That an occurrence begins is on the disk before anybody is told, whatever the session prefers.
-func TestTheBeginningIsDurable(t *testing.T) {
+// That an occurrence begins, and how it ends, is on the disk before anybody is told, whatever the session prefers: in a transaction that
+// has written, too.
+func TestTheBeginningAndTheEndAreDurable(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t, pgtest.DB(t))
 	g := c.take(onceLock)
 	for _, call := range []string{fmt.Sprintf(`SELECT pglock.once_start('a', 0, %d, false)`, g.token), fmt.Sprintf(`SELECT pglock.once_end('a', 0, %d, 'done', '')`, g.token)} {
-		c.exec(`BEGIN; SET LOCAL synchronous_commit = off`)
-		c.exec(call)
-		want(t, "synchronous_commit after "+call, one[string](c, `SELECT current_setting('synchronous_commit')`), "local")
-		c.exec(`COMMIT`)
+		for _, before := range []string{`SELECT 1`, `SELECT pg_current_xact_id()`} {
+			c.exec(`BEGIN; SET LOCAL synchronous_commit = off`)
+			c.exec(before)
+			c.exec(call)
+			want(t, "synchronous_commit after "+call, one[string](c, `SELECT current_setting('synchronous_commit')`), "local")
+			c.exec(`COMMIT`)
+		}
 	}
 }
 

@@ -34,11 +34,17 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 	if err != nil {
 		return err
 	}
+	var inTime bool
 	// Deferred, so that it also runs when f panics. The release goes out whatever became of ctx.
 	defer func() {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 		defer cancel()
-		if released := l.Release(rctx); released != nil && !errors.Is(err, released) && !errors.Is(released, pglock.ErrReleased) {
+		released := l.Release(rctx)
+		lost, isLost := errors.AsType[*pglock.LostError](released)
+		switch {
+		case released == nil, errors.Is(err, released), errors.Is(released, pglock.ErrReleased):
+		case inTime && isLost && lost.Cause == pglock.Expired: // while the end was recorded
+		default:
 			err = errors.Join(err, released)
 		}
 	}()
@@ -55,6 +61,9 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 	case verdict == "lost":
 		return &pglock.LostError{Name: l.Name(), Token: l.Token(), Cause: pglock.Expired}
 	case verdict == "elsewhere":
+		if err := l.Renew(fctx); errors.Is(err, pglock.ErrLost) { // a failover has lost the grant
+			return err
+		}
 		return fmt.Errorf("once: %v: %w: New takes the database that the client's locks are in", o, fence.ErrElsewhere)
 	case verdict == "over":
 		if err := r.refuse(ctx, o, cfg); err != nil {
@@ -62,7 +71,8 @@ func (r *Runner) attempt(ctx context.Context, o occurrence, cfg config, f work) 
 		}
 		return fmt.Errorf("once: %v: its record was pruned just now", o)
 	}
-	return r.run(fctx, o, l, cfg, f)
+	inTime, err = r.run(fctx, o, l, cfg, f)
+	return err
 }
 
 // refuse is a *DuplicateError if the record says that f is not to run.
@@ -126,8 +136,9 @@ func (r *Runner) take(ctx context.Context, o occurrence, cfg config) (*pglock.Le
 	}
 }
 
-// run runs f and puts its end on record, whichever that is.
-func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, cfg config, f work) (err error) {
+// run runs f and puts its end on record, whichever that is. inTime says that the lease was held when f had returned, or that its transaction
+// was committed, which is as good.
+func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, cfg config, f work) (inTime bool, err error) {
 	returned := false
 	defer func() {
 		if returned {
@@ -148,19 +159,20 @@ func (r *Runner) run(ctx context.Context, o occurrence, l *pglock.Lease, cfg con
 		recorded, err = f(ctx, l)
 	}
 	returned = true
+	inTime = recorded || l.Valid()
 	switch {
 	case recorded:
-		return nil
+		return inTime, nil
 	case err == nil:
-		return r.end(ctx, o, l, Done, "")
+		return inTime, r.end(ctx, o, l, Done, "")
 	}
 	unrecorded := r.end(ctx, o, l, Failed, err.Error())
 	switch {
 	case !errors.Is(unrecorded, errDone):
 	case cfg.inTx: // the answer to the commit was lost, and not the commit
-		return nil
+		return true, nil
 	default:
 		unrecorded = fmt.Errorf("%w: %v has failed, and somebody has recorded that it is done", ErrNotRecorded, o)
 	}
-	return errors.Join(err, unrecorded)
+	return inTime, errors.Join(err, unrecorded)
 }

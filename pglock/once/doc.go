@@ -75,6 +75,7 @@
 //	the lease is lost before f    failed: f does not run
 //	the lease is lost in f        f's context ends. What f answers is still recorded, unless another attempt has begun: fence.ErrStale
 //	the end cannot be recorded    tried for 15 s under the lease; then ErrNotRecorded, and unfinished
+//	the record is gone            it was pruned, or lost in a failover: ErrNotRecorded at once
 //	a commit without an answer    Tx looks at the record: the success, or a failure
 //	a restart of the database     Run waits until grants are no longer held back
 //	the server only reads         tried for 15 s, since a failover may cure it; then pglock.ErrReadOnly, or ErrNotRecorded after f

@@ -44,7 +44,8 @@ func isNil(db any) bool {
 // end is recorded and the lease released, whatever became of ctx; that takes 20 s at most.
 //
 // If f has not run, the error is a [*DuplicateError] (it matches [ErrRunning] or [ErrRan]), [ErrInvalid], fence.ErrElsewhere if the Runner was given
-// another database than that of the locks, pglock.ErrReadOnly if that one only reads, that of the acquisition (see
+// another database than that of the locks, pglock.ErrReadOnly if that one only reads, a *pglock.LostError if the lease was lost before
+// f could begin, that of the acquisition (see
 // pglock.Client.TryAcquire), or what the driver says, wrapped. It may be called again; if the record could not be begun
 // within 15 s (a server that only reads is waited for as one that is away), or ctx ended meanwhile, it may be there all the same, and
 // then counts as unfinished. If f has run, the error joins what there is of: f's own error; a *pglock.LostError if the lease was lost

@@ -686,15 +686,16 @@ func TestATickIsNotLostByAReplicaThatCannotBegin(t *testing.T) {
 	}
 }
 
-// A slow is a pool whose answer to the beginning of an attempt comes late.
+// A slow is a pool whose answer to a statement comes late.
 type slow struct {
 	*pgxpool.Pool
-	late func()
+	statement string
+	late      func()
 }
 
 func (s *slow) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	rows, err := s.Pool.Query(ctx, sql, args...)
-	if strings.Contains(sql, "once_start") {
+	if strings.Contains(sql, s.statement) {
 		s.late()
 	}
 	return rows, err
@@ -704,7 +705,7 @@ func (s *slow) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 func TestAnAttemptThatBeganTooLateDoesNotRun(t *testing.T) {
 	t.Parallel()
 	d := pgtest.DB(t)
-	db := &slow{d.Pool(t), func() { d.WaitFor(t, `SELECT NOT held FROM pglock.holder($1)`, lockName) }}
+	db := &slow{d.Pool(t), "once_start", func() { d.WaitFor(t, `SELECT NOT held FROM pglock.holder($1)`, lockName) }}
 	a, b := runner(t, d.URL, "a", db), runner(t, d.URL, "b", d.Pool(t))
 	err := a.Run(soon(t), "report", tick, nothing(t), once.Lease(pglock.TTL(2*time.Second), pglock.NoRenewal()))
 	wantErr(t, "Run", err, pglock.ErrLost)
@@ -712,4 +713,55 @@ func TestAnAttemptThatBeganTooLateDoesNotRun(t *testing.T) {
 		t.Errorf("on record: %+v", rec)
 	}
 	wantErr(t, "Run with Retry", b.Run(soon(t), "report", tick, does(nil), once.Retry()), nil)
+}
+
+// The lease is over while the end is being recorded. f had returned before that, so it is no loss that anybody need hear of.
+func TestALeaseThatEndsAfterTheWorkIsNoLoss(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	const over = `SELECT NOT EXISTS (SELECT FROM pglock.leases WHERE expires_at > clock_timestamp())`
+	db := &slow{d.Pool(t), "once_end", func() { d.WaitFor(t, over) }}
+	a := runner(t, d.URL, "a", db)
+	short := once.Lease(pglock.TTL(2*time.Second), pglock.NoRenewal())
+	wantErr(t, "Run", a.Run(soon(t), "report", tick, does(nil), short), nil)
+	next := tick.Add(time.Second)
+	wantErr(t, "Tx", a.Tx(soon(t), lateCommits{db}, "report", next, func(context.Context, pgx.Tx) error { return nil }, short), nil)
+	if done, err := a.History(soon(t), "report", 3); err != nil || len(done) != 2 || done[0].Outcome != once.Done || done[1].Outcome != once.Done {
+		t.Errorf("on record: %+v, %v", done, err)
+	}
+}
+
+// lateCommits begins transactions whose commits are answered late.
+type lateCommits struct{ *slow }
+
+type lateCommit struct {
+	pgx.Tx
+	late func()
+}
+
+func (l lateCommits) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := l.Pool.BeginTx(ctx, o)
+	return lateCommit{tx, l.late}, err
+}
+
+func (c lateCommit) Commit(ctx context.Context) error {
+	err := c.Tx.Commit(ctx)
+	c.late()
+	return err
+}
+
+// A record that is not there any more cannot be ended, however often it is tried.
+func TestARecordThatIsGoneIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	tries := 0
+	a := runner(t, d.URL, "a", &slow{d.Pool(t), "once_end", func() { tries++ }})
+	err := a.Run(soon(t), "report", tick, func(context.Context, *pglock.Lease) error {
+		d.Exec(t, `DELETE FROM pglock.occurrences`)
+		return nil
+	})
+	wantErr(t, "Run", err, once.ErrNotRecorded)
+	if tries != 1 {
+		t.Errorf("its end was tried to be recorded %d times", tries)
+	}
 }

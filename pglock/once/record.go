@@ -155,6 +155,9 @@ func (r *Runner) end(ctx context.Context, o occurrence, l *pglock.Lease, how Out
 // errDone: the attempt has failed, and is on record as done, because its transaction was committed.
 var errDone = errors.New("done")
 
+// errNoEnd: the record is not one that this attempt can end. That it was pruned, or lost in a failover, no second try cures.
+var errNoEnd = errors.New("there is nothing to end")
+
 // endTx records a success in the transaction that holds the lease, unless f has ended that.
 func (r *Runner) endTx(ctx context.Context, tx fence.DB, o occurrence, l *pglock.Lease) error {
 	err := r.endOnce(ctx, tx, r.sql.endTx, o, l, Done, "")
@@ -179,7 +182,7 @@ func (r *Runner) endOnce(ctx context.Context, db fence.DB, sql string, o occurre
 	case verdict == "stale":
 		return l.Grant().Stale(&fence.StaleError{Resource: "the record of " + o.String(), Lock: l.Name(), Token: l.Token(), LastToken: last})
 	}
-	return fmt.Errorf("the record is %s", verdict)
+	return fmt.Errorf("%w: the record is %s", errNoEnd, verdict)
 }
 
 // insist tries to record something until it is recorded, refused, or the time or ctx is over. What it sends, it can send again.
@@ -207,7 +210,7 @@ func (r *Runner) insist(ctx context.Context, send func(context.Context) error) e
 
 // passing: it may work when it is sent again.
 func passing(err error) bool {
-	if errors.Is(err, errDone) || errors.Is(err, fence.ErrStale) {
+	if errors.Is(err, errDone) || errors.Is(err, errNoEnd) || errors.Is(err, fence.ErrStale) {
 		return false
 	}
 	switch code := state(err); {

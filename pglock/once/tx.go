@@ -23,7 +23,7 @@ import (
 // is most often the pool that the Runner has. The transaction has a limit, a minute unless [Held] says otherwise.
 //
 // It blocks and fails as Run does, and as fence.HeldTx does; a conflict of transactions (40001) is a failure like any other, for Retry. A commit whose answer was lost is looked up in the record, and so is
-// no error if it came to pass.
+// no error if it came to pass. Its commit is on the disk before Tx says so, though the session has synchronous_commit off.
 func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time.Time, f func(context.Context, pgx.Tx) error, opts ...Option) error {
 	o, cfg, err := check(job, due, opts)
 	switch {
