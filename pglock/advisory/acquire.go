@@ -12,7 +12,7 @@ import (
 const sessionGrace = 500 * time.Millisecond
 
 // TryAcquire asks for a session lock once. It blocks while it connects, which takes the server tens of milliseconds, and for two round
-// trips; at most until ctx ends, and half a second longer where the server is silent; without a deadline, for some 5 s. ctx bounds
+// trips; at most until ctx ends, and half a second longer where the server is silent; without a deadline, for some 10 s. ctx bounds
 // the asking, not the lock that comes of it. With an error no lock is left behind. The error is a *HeldError that says who holds
 // the lock, or that this client does; ErrReentrant, ErrPooler, ErrStandby, ErrInvalidKey, ErrInvalidOption, ErrClosed, the cause of ctx, or
 // what the driver says.
@@ -23,9 +23,9 @@ func (c *Client) TryAcquire(ctx context.Context, key Key, opts ...Option) (*Lock
 // Acquire waits until it has the lock, or ctx ends; ctx bounds the waiting, not the lock. It asks again at jittered intervals of
 // 25 ms that grow to 250 ms, over the connection that the lock will live on, and holds neither a snapshot nor a transaction
 // between two questions. For a lock that this client holds already it waits without a connection, in turn. It waits
-// through lost connections and standbys; what waiting cannot cure, such as a pooler or a wrong password, is returned at once.
-// When ctx ends, the error matches its cause and the last reason for waiting: ErrHeld, say, with who holds it. As with
-// TryAcquire, an error leaves no lock behind.
+// through lost connections, through those that are silent for 5 s, and standbys; what waiting cannot cure, such as a pooler or a wrong
+// password, is returned at once. When ctx ends, the error matches its cause and the last reason for waiting: ErrHeld, say, with who holds
+// it. As with TryAcquire, an error leaves no lock behind.
 func (c *Client) Acquire(ctx context.Context, key Key, opts ...Option) (*Lock, error) {
 	return c.acquire(ctx, key, opts, true)
 }
@@ -110,7 +110,7 @@ func (c *Client) obtain(ctx context.Context, r request, wait bool) (s *session, 
 			continue
 		}
 		if s != nil {
-			reason, _ = heldBy(sctx, s.queryRow, r.key) // an answer is lacking if it fails, nothing more
+			reason, _ = s.heldBy(sctx, r.key) // an answer is lacking if it fails, nothing more
 			s.goodbye()
 		}
 		if ctx.Err() != nil {

@@ -29,6 +29,8 @@ func (r request) mark() request {
 
 // putMark marks the session as one that waits. If that fails nobody sees it wait, and that is all.
 func (s *session) putMark(ctx context.Context, r request) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	mark := r.mark()
 	if err := s.queryRow(ctx, mark.try("pg_try_advisory_lock"), mark.args()...).Scan(&s.marked); err != nil {
 		s.marked = false
@@ -40,6 +42,8 @@ func (s *session) dropMark(ctx context.Context, r request) error {
 	if !s.marked {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	s.marked = false
 	return s.unlock(ctx, r.mark())
 }

@@ -18,6 +18,9 @@ import (
 const (
 	connectTimeout = 5 * time.Second
 
+	// answerTimeout is how long the server may be silent to who asks for a lock: none of it takes the server any time.
+	answerTimeout = 5 * time.Second
+
 	// goodbyeTimeout bounds the orderly end of a connection that holds nothing any more.
 	goodbyeTimeout = time.Second
 
@@ -161,6 +164,8 @@ func (s *session) queryRow(ctx context.Context, sql string, args ...any) row {
 // try asks for a lock once, and looks at the backend again when it was granted: in a later transaction, as a transaction
 // pooler would have it.
 func (s *session) try(ctx context.Context, r request) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	var got *bool
 	err := s.queryRow(ctx, r.try("pg_try_advisory_lock"), r.args()...).Scan(&got)
 	switch {
@@ -172,6 +177,13 @@ func (s *session) try(ctx context.Context, r request) (bool, error) {
 		return false, nil
 	}
 	return true, s.check(ctx)
+}
+
+// heldBy looks for who is in the way.
+func (s *session) heldBy(ctx context.Context, key Key) (*HeldError, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return heldBy(ctx, s.queryRow, key)
 }
 
 // errNotHeld is the server's answer to a release of what this session does not hold.

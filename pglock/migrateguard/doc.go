@@ -46,13 +46,21 @@
 //	its machine or network is gone     the same, after about 8 s (the server's TCP settings for the session)
 //	its backend works on all the same  it holds a session lock. Whoever has the lease waits for that, too, and says so
 //	the process is stopped             its SQL is waited for, and then its session, for about 10 s: whoever has the lease ends it. DirtyError
-//	                                   if it was in a migration. When the process goes on: ErrLost
+//	                                   if it was in a migration. When the process goes on: ErrLost. With Config.Session: it is waited for
 //	the lease is lost                  the migration under way is finished, and not recorded; none begins after it
 //	the connection breaks              in a migration: it is dirty. In the commit of its version: the version is read over another
 //	                                   connection, and told as it is; if others were to follow, call again
+//	a failover                         as where the connection breaks. What the new primary lacks, its version lacks as well: whoever comes
+//	                                   next runs it there, with a lease once new grants are no longer held back. A DirtyError of before may
+//	                                   speak of the old one: see Plan. A call that goes on behind a pooler stops, and says so
+//	the network is silent              for the runner: until ctx ends, or TCP gives up; the call returns within a minute or so of that
 //	ctx ends                           between two migrations: none begins after it. In one: it is cancelled, and the version is dirty
 //	PgBouncer, transaction mode        works with the lease alone: a backend that works on after its runner is gone is not waited for, for
-//	                                   longer than the lease lasts. Give the Guard a direct connection where there is one
+//	                                   longer than the lease lasts; nor is a process that was stopped just before it sent a file. Give the
+//	                                   Guard a direct connection where there is one
+//	PgBouncer, session mode            the same. It needs room for three connections of who migrates, and for two of each who waits: with
+//	                                   less, the lease is not renewed, which is ErrLost
+//	PgBouncer, statement mode          refused by PgBouncer, before the first migration
 //
 // # What is sent
 //

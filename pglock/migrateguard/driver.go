@@ -39,7 +39,7 @@ func (d *driver) SetVersion(version int, dirty bool) error {
 
 func (d *driver) write(version int, dirty bool) error {
 	err := d.record(d.ctx, version, dirty)
-	d.unsure = errors.Is(err, errUnanswered)
+	d.unsure = errors.Is(err, errUnanswered) || errors.Is(err, errOtherServer)
 	return err
 }
 
@@ -57,6 +57,9 @@ func (d *driver) Run(r io.Reader) error {
 		return err
 	}
 	d.marked = true
+	if d.lease != nil && d.lease.Err() != nil { // the answer took longer than the lease lasts
+		return d.lost(d.lease.Err())
+	}
 	if _, err := d.session.conn.Exec(d.ctx, sql); err != nil {
 		if pgconn.SafeToRetry(err) && d.write(d.from, false) == nil { // nothing was sent: ctx had just ended
 			d.marked = false
@@ -75,6 +78,9 @@ func (d *driver) Run(r io.Reader) error {
 // Version is read from the table each time.
 func (d *driver) Version() (version int, dirty bool, err error) {
 	s, err := d.g.readState(d.ctx, d.session.conn, d.schema)
+	if err == nil && s.server != d.server {
+		err = errOtherServer
+	}
 	d.from = s.version
 	return s.version, s.dirty, err
 }

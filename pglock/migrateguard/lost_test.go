@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -54,6 +55,31 @@ func TestARunnerThatLostItsLeaseStops(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The answer to the mark of a migration arrives when the lease has run out. The file is not sent any more: somebody else may be at it.
+func TestAFileIsNotSentOnceTheLeaseHasRunOut(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	d.Exec(t, runs)
+	p := pgtest.NewProxy(t, d)
+	pool := poolAs(t, p.URL(), func(c *pgxpool.Config) {
+		c.ConnConfig.Tracer = &before{text: "commit", after: "INSERT INTO \"public\"", call: func() { p.Stall(pgtest.ToClient) }}
+	})
+	cfg := migrateguard.Config{Lease: pglock.Config{TTL: time.Second}}
+	g, err := migrateguard.New(pool, files(t, "1_a.up.sql", "INSERT INTO public.runs VALUES (1)"), cfg)
+	must(t, "New", err)
+	runner := async(func() error { return g.Up(soon(t)) })
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.leases WHERE name LIKE 'migrate %' AND expires_at < clock_timestamp())`)
+	p.Resume()
+	err = happens(t, "Up ends", runner)
+	wantErr(t, "Up", err, migrateguard.ErrLost)
+	wantErr(t, "Up", err, migrateguard.ErrDirty, "Force(-1)")
+	if got := ran(t, d); got != "" {
+		t.Errorf("the migrations that ran are %s", got)
+	}
+	wantVersion(t, d, "1 dirty")
+	nothingLeft(t, d)
 }
 
 // Between two migrations it is clean: the next one is not begun, not even marked.

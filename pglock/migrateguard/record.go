@@ -47,10 +47,19 @@ func (r *runner) record(ctx context.Context, version int, dirty bool) error {
 	return nil
 }
 
+// errOtherServer: a pooler, or a new connection, leads to another server than the one that the lock was taken on, or to a new start of it.
+var errOtherServer = errors.New("the server was restarted, or another has taken over, and may lack what was done before")
+
 // there says whether there is a version table. A file may have dropped it, with its schema: without a version the next call would begin anew.
+// On another server it may be that of long ago: what is recorded there would be taken for done.
 func (r *runner) there(ctx context.Context, tx pgx.Tx) (yes bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-  WHERE n.nspname::text OPERATOR(pg_catalog.=) $1::text AND c.relname::text OPERATOR(pg_catalog.=) $2::text)`, r.schema, r.table).Scan(&yes)
+	var server string
+	err = tx.QueryRow(ctx, `SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text,
+  EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+  WHERE n.nspname::text OPERATOR(pg_catalog.=) $1::text AND c.relname::text OPERATOR(pg_catalog.=) $2::text)`, r.schema, r.table).Scan(&server, &yes)
+	if err == nil && server != r.server {
+		err = errOtherServer
+	}
 	return yes, err
 }
 

@@ -81,8 +81,15 @@ func (d *driver) explain(ctx context.Context, mig Migration, err error) error {
 			return fmt.Errorf("%w; whether it came to pass could not be found out (%w): call again, or see Plan", err, lookErr)
 		}
 		dirty = s.dirty && s.version == mig.Target
-		if d.marked && !dirty && s.version != d.from {
+		same := s.server == d.server // where others may have gone on from it; another may have been behind, and only the version itself shows it
+		if d.marked && !dirty && (s.version == mig.Target || same && s.version != d.from) {
 			return fmt.Errorf("%w: %w", errRecorded, err)
+		}
+		if !same && !dirty {
+			if !errors.Is(err, errOtherServer) {
+				err = fmt.Errorf("%w; %w", err, errOtherServer)
+			}
+			return fmt.Errorf("%w: it is at version %d: call again, or see Plan", err, s.version)
 		}
 	}
 	if dirty {

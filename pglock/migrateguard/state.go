@@ -18,8 +18,9 @@ type state struct {
 	current string // the first schema of the search_path
 	role    string
 	standby bool
-	exists  bool // the version table
-	version int  // -1 for nothing
+	server  string // when it was started, which tells it from others
+	exists  bool   // the version table
+	version int    // -1 for nothing
 	dirty   bool
 }
 
@@ -28,11 +29,12 @@ type state struct {
 func (g *Guard) readState(ctx context.Context, conn *pgx.Conn, schema string) (state, error) {
 	s := state{table: g.cfg.Table, version: -1}
 	var schemaExists bool
-	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), current_user::text, pg_catalog.pg_is_in_recovery(), n.oid IS NOT NULL, c.oid IS NOT NULL
+	err := conn.QueryRow(ctx, `SELECT w.schema, coalesce(pg_catalog.current_schema()::text, ''), current_user::text, pg_catalog.pg_is_in_recovery(),
+    extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text, n.oid IS NOT NULL, c.oid IS NOT NULL
   FROM (SELECT coalesce(nullif($1::text, ''), pg_catalog.current_schema()::text, '') AS schema) w
   LEFT JOIN pg_catalog.pg_namespace n ON n.nspname::text OPERATOR(pg_catalog.=) w.schema
   LEFT JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname::text OPERATOR(pg_catalog.=) $2::text`,
-		schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.role, &s.standby, &schemaExists, &s.exists)
+		schema, g.cfg.Table).Scan(&s.schema, &s.current, &s.role, &s.standby, &s.server, &schemaExists, &s.exists)
 	switch {
 	case err != nil:
 		return s, err
