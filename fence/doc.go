@@ -50,8 +50,8 @@
 // # What is not
 //
 //   - Writes that do not go through a fence are not held up: plain SQL to a table that is not protected, another resource name.
-//   - A write is refused once a later token has written, not once it was granted. Until then the earlier holder's writes
-//     pass, and come before.
+//   - A write is refused once a later token has written, or waits for the fence, not once it was granted. Until then the earlier
+//     holder's writes pass, and come before.
 //   - A table that is written by two keys, by id here and by mail there: its rows are fenced while they are there, but a
 //     delete by one key does not hold up an insert by the other.
 //   - Rows that a foreign key deletes or changes along with others (ON DELETE or ON UPDATE CASCADE) leave no token behind, and so
@@ -66,7 +66,7 @@
 // several rows ([Table.UpdateRows] and its like) by key. Transactions that take more by several calls must take them in one
 // order, for instance resources first and by name, then rows by table and key; otherwise PostgreSQL ends one of them with
 // 40P01, which comes back wrapped. Long transactions under a fence make later grants wait. A new transaction of the same grant is let in
-// beside those that are open, even while a later grant waits for them.
+// beside those that are open, but not while a later grant waits for them (which is seen where the lock lives in this database).
 //
 // # Poolers
 //

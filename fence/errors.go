@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// ErrStale comes when a later token has written what this grant wanted to write, or, from [HeldTx] and [Hold], when a
-	// later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as
+	// ErrStale comes when a later token has written what this grant wanted to write, or waits to raise the fence that it wanted to
+	// pass (see [Raise]), or, from [HeldTx] and [Hold], when a later grant exists: the lock has moved on. Nothing was written. Drop the lease and stop; no retry can help. It comes as
 	// a [*StaleError], which knows both tokens. Where a fence may have been forgotten (pglock.Client.PruneFences), also a grant that is
 	// over and earlier than what was forgotten gets it.
 	ErrStale = errors.New("stale")
@@ -80,7 +80,7 @@ type StaleError struct {
 	Resource  string // what was written: a resource's name, or a table and a key
 	Lock      string // the lock that the caller no longer holds
 	Token     Token  // the caller's
-	LastToken Token  // the one that has written last; where that was forgotten, the first one that is let in
+	LastToken Token  // the one that has written last, or waits to; where that was forgotten, the first one that is let in
 	Behind    bool   // the lock service of this database has not granted LastToken yet
 	cure      string // then
 	row       bool   // which, unlike a resource, does not know whose token it has

@@ -16,8 +16,9 @@ import (
 // A resource is any name of 1 to 1024 bytes. It belongs to the lock, and its slot, that raises it first. Several are raised by
 // one call, with [Also]: in the order of their names, and in one round trip.
 //
-// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends: so a former holder whose
-// transactions overlap, each beginning before the last has ended, keeps the next one waiting. [ErrStale], [ErrBehind],
+// It blocks while a transaction of another grant that has raised the fence is open, until ctx ends. While a later grant waits so, no
+// further transaction of the earlier one is let in: ErrStale. That needs the lock to live in this database; where it does not, a
+// former holder whose transactions always overlap keeps the next one waiting. [ErrStale], [ErrBehind],
 // [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable and the fence as it was, but no write may follow in it; of
 // several resources those before the refused one are raised, so roll back.
 //

@@ -62,10 +62,22 @@ BEGIN
   RETURN CASE WHEN tok < top THEN top ELSE 0 END;
 END $$;
 
+-- Where a fence stands at a token: the later one whose transaction waits to raise it, by what its lock has granted; else NULL. Sharers
+-- would let in one another for ever, and it would wait. It is asked where a later grant exists, since to read pg_locks is dear.
+CREATE FUNCTION pglock.fence_awaited(rel regclass, res text, lock text, place int, tok bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  later bigint := (SELECT x.token FROM pglock.leases x WHERE x.name = lock AND x.slot = place AND x.token > tok);
+  at point := (SELECT x.ctid::text::point FROM pglock.fences x WHERE later IS NOT NULL AND x.relation = rel AND x.resource = res);
+BEGIN
+  RETURN CASE WHEN at IS NOT NULL AND EXISTS (SELECT FROM pg_locks k
+    WHERE k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND k.relation = 'pglock.fences'::regclass
+      AND k.page = at[0] AND k.tuple = at[1] AND k.mode = 'ExclusiveLock') THEN later END;
+END $$;
+
 -- Raises one fence in the caller's transaction, which others then wait for:
 --   raised         from an earlier token, or for the first time
 --   passed         this grant had raised it before. Only share-locked: transactions of one grant run side by side
---   stale          a later token was here, or may have been and was forgotten: last_token
+--   stale          a later token was here, or waits to be, or may have been and was forgotten: last_token
 --   behind         the same, and the lock service of this database has not drawn that token yet: it has lost its memory
 --   other_lock     it belongs to another lock: last_name, last_slot. It is the first one's that raises it, for good
 --   never_granted  no grant of this lock can have the token
@@ -95,8 +107,13 @@ BEGIN
         WHERE x.relation = rel AND x.resource = res AND x.last_token < tok;
       verdict := CASE WHEN FOUND THEN 'raised' END;
     ELSE
-      PERFORM FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND x.last_token = tok FOR SHARE;
-      verdict := CASE WHEN FOUND THEN 'passed' END;
+      last_token := coalesce(pglock.fence_awaited(rel, res, lock, place, tok), tok);
+      IF last_token > tok THEN
+        verdict := 'stale';
+      ELSE
+        PERFORM FROM pglock.fences x WHERE x.relation = rel AND x.resource = res AND x.last_token = tok FOR SHARE;
+        verdict := CASE WHEN FOUND THEN 'passed' END;
+      END IF;
     END IF;
   END LOOP;
 END $$;
@@ -119,7 +136,7 @@ BEGIN
   END IF;
   -- What the transactions of a grant do again and again comes first. Where it is locked it was found credible.
   PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = res AND x.name = lock AND x.slot = place
-    AND x.last_token = tok FOR SHARE;
+    AND x.last_token = tok AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = lock AND l.slot = place AND l.token > tok) FOR SHARE OF x;
   IF FOUND THEN
     verdict := 'passed';
   ELSE
@@ -205,7 +222,7 @@ DECLARE r record;
 BEGIN
   IF cardinality(resources) = 1 THEN
     PERFORM FROM pglock.fences x WHERE x.relation = 0::oid AND x.resource = resources[1] AND x.name = lock AND x.slot = place
-      AND x.last_token = tok FOR SHARE;
+      AND x.last_token = tok AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = lock AND l.slot = place AND l.token > tok) FOR SHARE OF x;
     IF FOUND AND set_config('fencedlock.grant', pglock.stated_grant(lock, place, tok), true) <> '' THEN RETURN; END IF;
   END IF;
   r := pglock.fence_raise_all(resources, lock, place, tok);

@@ -98,7 +98,8 @@ DECLARE
 BEGIN
   PERFORM FROM pglock.fences x WHERE x.relation = root AND x.resource = res
     AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = root)
-    AND current_setting('fencedlock.grant', true) = pglock.stated_grant(x.name, x.slot, x.last_token) FOR SHARE;
+    AND current_setting('fencedlock.grant', true) = pglock.stated_grant(x.name, x.slot, x.last_token)
+    AND NOT EXISTS (SELECT FROM pglock.leases l WHERE l.name = x.name AND l.slot = x.slot AND l.token > x.last_token) FOR SHARE OF x;
   IF FOUND THEN RETURN true; END IF;
 
   root := pglock.fence_root(tbl);

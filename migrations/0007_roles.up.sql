@@ -69,7 +69,7 @@ DECLARE
     'pglock.plant', 'pglock.move_token', 'pglock.lineage', 'pglock.raise_token_floor', 'pglock.raise_cap',
     'pglock.declare_single_node', 'pglock.end_hold', 'pglock.holder', 'pglock.occurrence', 'pglock.once_start', 'pglock.once_end', 'pglock.once_records', 'pglock.once_prune',
     'pglock.prune', 'pglock.prune_fences', 'pglock.fence_forgotten', 'pglock.fence_raise', 'pglock.fence_raise_all', 'pglock.fence_check', 'pglock.fence_begin_raised', 'pglock.fence_begin_held', 'pglock.fence_begin_stated', 'pglock.fence_whole', 'pglock.fence_kept', 'pglock.fence_row_lock', 'pglock.fence_row_tombstone',
-    'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_behind', 'pglock.fence_lift', 'pglock.stated_grant',
+    'pglock.fence_row_bury', 'pglock.fence_row_revive', 'pglock.fence_row_id', 'pglock.fence_credible', 'pglock.fence_behind', 'pglock.fence_lift', 'pglock.fence_awaited', 'pglock.stated_grant',
     'pglock.fence_state', 'pglock.stated', 'pglock.fence_refuse', 'pglock.fence_not_stated', 'pglock.fence_root', 'pglock.fence_write',
     'pglock.fence_table', 'pglock.fence_rows', 'pglock.fence_row_write', 'pglock.protection', 'pglock.fence_key_columns', 'pglock.fence_row_body',
     'pglock.fence_tree', 'pglock.verify', 'pglock.fence_trigger', 'pglock.fence_drop_rows', 'pglock.fence_make_rows', 'pglock.fence_install',

@@ -32,8 +32,9 @@
 //   - That a handler stops when the guard loses its connection to PostgreSQL. A later token may then run beside it.
 //   - That what goes on after a handler has returned is under the fence: so it is with what an interceptor behind the guard has given up
 //     after some time. One that does so belongs before the guard.
-//   - That a later token gets its turn. It waits until no handler of an earlier one runs: while their calls overlap, each beginning
-//     before the last has ended, they pass, and it waits on. A stream of a client that is stopped and not gone is open until the server
+//   - That a later token gets its turn, where the lock lives in another database than the fence. It waits until no handler of an earlier
+//     one runs: while their calls overlap, each beginning before the last has ended, they pass, and it waits on. Where they live together,
+//     none is let in any more once it waits. A stream of a client that is stopped and not gone is open until the server
 //     gives that up: see Time in package keepalive's ServerParameters, which is two hours unless it is set.
 //   - That what a stream has sent is taken back. Its messages go out as the handler sends them; whether it was under the fence to
 //     its end is known only by the status that the stream ends with.

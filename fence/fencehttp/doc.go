@@ -25,7 +25,8 @@
 //
 //   - That a request which was sent under a lease arrives under it. A late one passes until a later token has been there.
 //   - That a handler stops when the guard loses its connection to PostgreSQL. A later token may then run beside it.
-//   - That a later token gets its turn. It waits until no handler of an earlier one runs: while their requests overlap, each beginning
-//     before the last has ended, they pass, and it waits on.
+//   - That a later token gets its turn, where the lock lives in another database than the fence. It waits until no handler of an
+//     earlier one runs: while their requests overlap, each beginning before the last has ended, they pass, and it waits on. Where they
+//     live together, none is let in any more once it waits.
 //   - That the sender may use the lock. The token is no secret and no credential: authenticate requests as you would without it.
 package fencehttp
