@@ -85,6 +85,8 @@ var rules = []rule{
 	{"what travels with first writes: the fence", "fence/begin.go", "all.Queue(call.sql, call.args...)", "_ = call\n\tall.Queue(`SELECT`)", fences, "First|NoOrder"},
 	{"what travels with first writes: a refusal is told as one", "fence/tx.go", "fenced || err != nil && codeOf(err) != refused {", "fenced || err != nil {", fences, "First"},
 	{"what travels with first writes: their functions are asked", "fence/tx.go", "if err := first.Close(); err != nil {", "if err := first.Close(); false {", fences, "First"},
+	{"what travels with first writes: a refusal calls no function", "fence/begin.go", "q.Fn = nil // which", "_ = q // which", fences, "First"},
+	{"what travels with first writes: a failure calls no later function", "fence/begin.go", "sent.Fn = answered", "sent.Fn = nil", fences, "First"},
 	{"what travels with first writes: the isolation level", "fence/begin.go", "all.BeginTx(pgx.TxOptions{IsoLevel: cfg.isolation})", "all.BeginTx(pgx.TxOptions{})", fences, "First"},
 	{"what travels with BEGIN: the lock on the lease", sqlFile, "x.slot = 0 AND x.token = tok FOR KEY SHARE;", "x.slot = 0 AND x.token = tok;", fences, "NoOrder"},
 	{"what travels with BEGIN: the expiry", sqlFile, "IF clock_timestamp() < until AND concat", "IF until IS NOT NULL AND concat", "./pglock", "Held|Overlap"},

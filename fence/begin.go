@@ -13,38 +13,46 @@ import (
 // What a fence costs is a round trip, unless it travels with BEGIN: as a literal call in the text of BEGIN, or, where statements
 // follow at once, as one of a batch.
 
-// A sender can begin a transaction with a batch.
-type sender interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
-// senderOf is nil for what may send a batch some other way.
-func senderOf(db any) sender {
+// sender is the connection of what can begin a transaction with a batch, and what gives it back; nil for what may send one some other
+// way.
+func sender(ctx context.Context, db any) (conn *pgx.Conn, release func(), err error) {
 	switch x := db.(type) {
 	case *pgxpool.Pool:
-		return x
+		c, err := x.Acquire(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return c.Conn(), c.Release, nil
 	case *pgxpool.Conn:
-		return x
+		return x.Conn(), func() {}, nil
 	case *pgx.Conn:
-		return x
+		return x, func() {}, nil
 	}
-	return nil
+	return nil, nil, nil
 }
 
 // beginWith begins a transaction, calls its fence and sends the batch that is first. The answers to that are still to be read.
-func beginWith(ctx context.Context, db sender, cfg config, fence question) (pgx.Tx, pgx.BatchResults, error) {
+// There is neither a transaction nor an error where no batch can be sent.
+func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx, pgx.BatchResults, error) {
+	conn, release, err := sender(ctx, db)
+	if conn == nil {
+		return nil, nil, err
+	}
 	var all pgx.Batch
 	all.BeginTx(pgx.TxOptions{IsoLevel: cfg.isolation})
 	call := fence.statement(cfg)
 	all.Queue(call.sql, call.args...)
 	all.QueuedQueries = append(all.QueuedQueries, unsent(cfg.first).QueuedQueries...)
-	results := db.SendBatch(ctx, &all)
-	tx := results.Tx()
-	_, err := results.Exec() // BEGIN
+	results := send(ctx, conn, release, &all)
+	tx := &lent{results.Tx(), release}
+	_, err = results.Exec() // BEGIN
 	if err == nil {
 		_, err = results.Exec()
 	}
 	if err != nil {
+		for _, q := range all.QueuedQueries {
+			q.Fn = nil // which some modes would call with the error
+		}
 		_ = results.Close() // the same
 		rollback(ctx, tx)
 		return nil, nil, err
@@ -52,13 +60,61 @@ func beginWith(ctx context.Context, db sender, cfg config, fence question) (pgx.
 	return tx, results, nil
 }
 
+// send sends a batch, and gives the connection back if that panics or exits: arguments run code of the caller's, and pgx has panics
+// of its own. A connection that is left between two messages is good for nothing more.
+func send(ctx context.Context, conn *pgx.Conn, release func(), b *pgx.Batch) pgx.BatchResults {
+	sent := false
+	defer func() {
+		if sent {
+			return
+		}
+		if conn.PgConn().IsBusy() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+			defer cancel()
+			_ = conn.Close(ctx)
+		}
+		release()
+	}()
+	results := conn.SendBatch(ctx, b)
+	sent = true
+	return results
+}
+
+// A lent transaction gives its connection back when it has ended.
+type lent struct {
+	pgx.Tx
+	release func()
+}
+
+func (tx *lent) Commit(ctx context.Context) error {
+	defer tx.release()
+	return tx.Tx.Commit(ctx)
+}
+
+func (tx *lent) Rollback(ctx context.Context) error {
+	defer tx.release()
+	return tx.Tx.Rollback(ctx)
+}
+
 // unsent is a copy of a batch: pgx notes in one what a connection has prepared for it, and so sends it once.
 func unsent(b *pgx.Batch) *pgx.Batch {
 	var c pgx.Batch
 	for _, q := range b.QueuedQueries {
-		c.Queue(q.SQL, q.Arguments...).Fn = q.Fn
+		sent := c.Queue(q.SQL, q.Arguments...)
+		if sent.Fn = q.Fn; sent.Fn == nil {
+			sent.Fn = answered
+		}
 	}
 	return &c
+}
+
+// answered stands for the function of a statement that has none: without it some modes go on to the next function when the statement
+// has failed. What else there is to find, the end of the batch does.
+func answered(results pgx.BatchResults) error {
+	if _, err := results.Exec(); codeOf(err) != "" {
+		return err
+	}
+	return nil
 }
 
 // statement is the call with parameters.

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -28,6 +30,11 @@ var transactions = map[string]func(context.Context, fence.Beginner, fence.Grant,
 		return fence.HeldTx(ctx, db, g, func(_ context.Context, tx pgx.Tx) error { return f(tx) }, opts...)
 	},
 	"StatedTx": fence.StatedTx,
+}
+
+// execModes are the ways in which pgx sends a batch.
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 }
 
 // batch writes the status of invoice 1.
@@ -178,15 +185,83 @@ func TestFirstWhoseFunctionPanicsIsRolledBack(t *testing.T) {
 	}
 }
 
+// An argument ends the call before the batch is sent, or in the midst of it.
+type argument func()
+
+func (end argument) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
+	end()
+	return "", nil, nil
+}
+
+func (end argument) TextValue() (pgtype.Text, error) {
+	end()
+	return pgtype.Text{}, nil
+}
+
+// The pool has its connection again, and a connection is not left in the middle of a message.
+func TestFirstThatPanicsWhileItIsSent(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	for _, mode := range execModes {
+		cfg, err := pgxpool.ParseConfig(d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.MaxConns, cfg.ConnConfig.DefaultQueryExecMode = 1, mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if !t.Failed() { // it would wait for the connection
+				pool.Close()
+			}
+		}()
+		for how, end := range map[string]argument{"a panic": func() { panic("boom") }, "an exit": runtime.Goexit} {
+			for where, arg := range map[string]any{"a rewriter": end, "an encoder": struct{ pgtype.TextValuer }{end}} {
+				conn, err := pgx.ConnectConfig(t.Context(), cfg.ConnConfig)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close(context.Background()) })
+				for what, db := range map[string]fence.Beginner{"a pool": pool, "a connection": conn} {
+					b := batch("new")
+					b.Queue(`UPDATE invoices SET status = $1`, arg)
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						defer func() { _ = recover() }()
+						_ = fence.Tx(bounded(t), db, grant(7), "ledger", nil, fence.First(b))
+						t.Errorf("%v: %s in %s returned", mode, how, where)
+					}()
+					<-ended
+					if err := pool.Ping(bounded(t)); err != nil {
+						t.Fatalf("%v: after %s in %s the pool has no connection: %v", mode, how, where, err)
+					}
+					if conn.PgConn().IsBusy() {
+						t.Errorf("%v: after %s in %s, %s is busy", mode, how, where, what)
+					}
+				}
+			}
+		}
+	}
+	if got := state(t, d); got != "later 0" {
+		t.Errorf("the row is %q", got)
+	}
+}
+
 func TestFirstThatCannotBeMeant(t *testing.T) {
 	t.Parallel()
 	d := fencedInvoices(t)
 	ctx, pool, conn := bounded(t), d.Pool(t), d.Conn(t)
 	std := stdlib.OpenDBFromPool(pool)
 	defer std.Close() //nolint:errcheck // of the pool
+	var begins pgx.Batch
+	begins.BeginTx(pgx.TxOptions{IsoLevel: pgx.Serializable})
 	for how, run := range transactions {
 		wantErr(t, how+": nil", run(ctx, pool, grant(7), nothing, fence.First(nil)), fence.ErrInvalid)
 		wantErr(t, how+": empty", run(ctx, pool, grant(7), nothing, fence.First(&pgx.Batch{})), fence.ErrInvalid)
+		wantErr(t, how+": a batch that begins", run(ctx, pool, grant(7), nothing, fence.First(&begins)), fence.ErrInvalid)
 		wantErr(t, how+": nothing", run(ctx, pool, grant(7), nil), fence.ErrInvalid)
 	}
 	tx := begin(t, conn, pgx.ReadCommitted)
@@ -222,9 +297,7 @@ func TestFirstInEveryExecMode(t *testing.T) {
 	t.Parallel()
 	d := fencedInvoices(t)
 	d.Exec(t, `CREATE TABLE plain (n int); INSERT INTO pglock.leases (name, token, expires_at) VALUES ('Müller''s\ "1"', 9, clock_timestamp() + interval '1 h')`)
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range execModes {
 		cfg, err := pgxpool.ParseConfig(d.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -241,7 +314,13 @@ func TestFirstInEveryExecMode(t *testing.T) {
 		for how, run := range transactions {
 			for range 2 { // the second time with what was prepared
 				wantErr(t, fmt.Sprint(mode, " ", how), run(bounded(t), pool, grant(7), nil, fence.First(batch(how))), nil)
-				wantErr(t, fmt.Sprint(mode, " ", how, ", stale"), run(bounded(t), pool, grant(5), nil, fence.First(batch("stale"))), fence.ErrStale)
+				stale := batch("stale")
+				called := func(pgx.Row) error { t.Errorf("%v, %s: a function was called", mode, how); return nil }
+				if how != "StatedTx" { // which refuses the write itself
+					stale.QueuedQueries[0].QueryRow(called)
+				}
+				stale.Queue(`SELECT 1`).QueryRow(called)
+				wantErr(t, fmt.Sprint(mode, " ", how, ", stale"), run(bounded(t), pool, grant(5), nil, fence.First(stale)), fence.ErrStale)
 			}
 		}
 		odd := fence.Grant{Lock: `Müller's\ "1"`, Token: 9}

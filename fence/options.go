@@ -57,6 +57,8 @@ func (c config) refuse(what string, u use) error {
 		return fmt.Errorf("fence: %s: %w: First is for transactions that are begun here", what, ErrInvalid)
 	case c.firstly && (c.first == nil || c.first.Len() == 0):
 		return fmt.Errorf("fence: %s: %w: First without a statement", what, ErrInvalid)
+	case c.firstly && pgx.FailedBatchResults(c.first, nil).Tx() != nil: // the one way to see it
+		return fmt.Errorf("fence: %s: %w: First of a batch that begins a transaction", what, ErrInvalid)
 	case c.limited && !u.limit:
 		return fmt.Errorf("fence: %s: %w: Limit is for HeldTx and Hold", what, ErrInvalid)
 	}
@@ -84,9 +86,13 @@ func Also(resources ...string) Option {
 // of them has run and no function is called; if one fails, or a function returns an error, the transaction is rolled back and the
 // error returned as one of f's would be. With it the fence costs less than the round trip that it saves.
 //
-// b is only read, so the same one can be sent by another try. How its statements are sent is the connection's
-// default_query_exec_mode. On what is neither a *pgxpool.Pool nor a connection of pgx they are sent by themselves; database/sql has
-// no batches.
+// b is only read, so the same one can be sent by another try. Like f it neither commits nor ends the transaction; it has no COPY, and
+// does not begin one itself ([pgx.Batch.BeginTx] is [ErrInvalid]: see [Isolation]). A function or an argument that panics costs the
+// connection.
+//
+// How its statements are sent is the connection's default_query_exec_mode. What is to be prepared or described before takes another
+// round trip, and where that fails, or an argument does not fit, the fence was not asked. On what is neither a *pgxpool.Pool nor a
+// connection of pgx they are sent by themselves; database/sql has no batches.
 func First(b *pgx.Batch) Option {
 	return Option{func(c *config) { c.first, c.firstly = b, true }}
 }

@@ -59,13 +59,13 @@ type starter[T transaction] struct {
 
 func ofPGX(db Beginner) starter[pgx.Tx] {
 	begin := func(ctx context.Context, cfg config, fence question) (tx pgx.Tx, first pgx.BatchResults, fenced bool, err error) {
-		if conn := connOf(db); conn != nil && conn.PgConn().TxStatus() != 'I' { // which our commit would end for its owner
+		if conn := connOf(db); conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' { // which our commit would end for its owner
 			return nil, nil, false, fmt.Errorf("%w: the connection is in a transaction: use Raise, Hold or State in that one", ErrInvalid)
 		}
 		pool, pooled := db.(*pgxpool.Pool)
-		if sender := senderOf(db); cfg.first != nil && sender != nil {
-			tx, first, err = beginWith(ctx, sender, cfg, fence)
-		} else if cfg.first == nil && pooled {
+		if cfg.first != nil {
+			tx, first, err = beginWith(ctx, db, cfg, fence)
+		} else if pooled {
 			tx, err = pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fence.withBegin(cfg)})
 		}
 		if fenced = tx != nil; fenced || err != nil && codeOf(err) != refused {

@@ -90,6 +90,15 @@ func TestTxRefusesAConnectionThatIsInATransaction(t *testing.T) {
 		}
 		wantErr(t, what+": afterwards", fence.Tx(ctx, conn, grant(7), "ledger", nothing), nil)
 	}
+
+	broken := d.Conn(t)
+	begin(t, broken, pgx.ReadCommitted)
+	if err := broken.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Tx(ctx, broken, grant(7), "ledger", nothing); err == nil || errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("a connection that was closed in a transaction: %v, want an error that does not say it is in one", err)
+	}
 }
 
 func TestTxRollsBack(t *testing.T) {

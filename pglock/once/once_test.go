@@ -492,6 +492,8 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		return runs.Run(soon(t), job, due, nothing(t), opts...)
 	}
 	noTx := func(context.Context, pgx.Tx) error { return nil }
+	var first pgx.Batch
+	first.Queue(`SELECT 1`)
 	for what, err := range map[string]error{
 		"no name":         run("", tick),
 		"a long name":     run(strings.Repeat("x", 201), tick),
@@ -515,6 +517,7 @@ func TestBadInputIsRefusedBeforeAnySQL(t *testing.T) {
 		"TxSQL of none":   runs.TxSQL(soon(t), (*sql.DB)(nil), "a", tick, func(context.Context, *sql.Tx) error { return nil }),
 		"a bad Limit":     runs.Tx(soon(t), new(pgx.Conn), "a", tick, noTx, once.Held(fence.Limit(-1))),
 		"a bad Held":      runs.TxSQL(soon(t), new(sql.DB), "a", tick, func(context.Context, *sql.Tx) error { return nil }, once.Held(fence.Again())),
+		"First of SQL":    runs.TxSQL(soon(t), new(sql.DB), "a", tick, func(context.Context, *sql.Tx) error { return nil }, once.Held(fence.First(&first))),
 		"New of nil SQL":  func() error { _, err := once.New(&pglock.Client{}, fence.SQL((*sql.DB)(nil))); return err }(),
 		"New of nil pool": func() error { _, err := once.New(&pglock.Client{}, (*pgxpool.Pool)(nil)); return err }(),
 	} {

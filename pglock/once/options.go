@@ -30,7 +30,8 @@ func Lease(opts ...pglock.Option) Option {
 	return Option{func(c *config) { c.lease = append(c.lease, opts...) }}
 }
 
-// Held passes options to the transaction of [Runner.Tx]: fence.Limit, fence.Isolation.
+// Held passes options to the transaction of [Runner.Tx]: fence.Limit, fence.Isolation, and fence.First, which [Runner.TxSQL]
+// does not take.
 func Held(opts ...fence.Option) Option {
 	return Option{func(c *config) { c.held = append(c.held, opts...) }}
 }

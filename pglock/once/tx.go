@@ -32,7 +32,10 @@ func (r *Runner) Tx(ctx context.Context, db fence.Beginner, job string, due time
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
-	if err := o.checkTx(ctx, db, cfg); err != nil {
+	err = o.checkTx(db, func(g fence.Grant) error {
+		return fence.HeldTx(ctx, untouched{db}, g, func(context.Context, pgx.Tx) error { return nil }, cfg.held...)
+	})
+	if err != nil {
 		return err
 	}
 	cfg.inTx = true
@@ -56,7 +59,10 @@ func (r *Runner) TxSQL(ctx context.Context, db fence.BeginnerSQL, job string, du
 	case f == nil:
 		return o.invalid("nothing to run")
 	}
-	if err := o.checkTx(ctx, db, cfg); err != nil {
+	err = o.checkTx(db, func(g fence.Grant) error {
+		return fence.HeldTxSQL(ctx, untouchedSQL{}, g, func(context.Context, *sql.Tx) error { return nil }, cfg.held...)
+	})
+	if err != nil {
 		return err
 	}
 	cfg.inTx = true
@@ -79,21 +85,38 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// checkTx refuses what the transaction would: before the occurrence is begun, which would have failed for good.
-func (o occurrence) checkTx(ctx context.Context, db any, cfg config) error {
+// checkTx refuses what the transaction would: before the occurrence is begun, which would have failed for good. held is the transaction
+// on a database that is left untouched.
+func (o occurrence) checkTx(db any, held func(fence.Grant) error) error {
 	if isNil(db) {
 		return o.invalid("no database to write to")
 	}
-	err := fence.HeldTx(ctx, untouched{}, fence.Grant{Lock: o.lock(), Token: 1}, func(context.Context, pgx.Tx) error { return nil }, cfg.held...)
-	if !errors.Is(err, errUntouched) {
-		return fmt.Errorf("%w: %v: Held: %w", ErrInvalid, o, err)
+	if err := held(fence.Grant{Lock: o.lock(), Token: 1}); !errors.Is(err, errUntouched) {
+		return fmt.Errorf("%w: %v: %w", ErrInvalid, o, err)
 	}
 	return nil
 }
 
-// untouched is a database for what is refused before it is reached.
-type untouched struct{}
+// untouched is a database for what is refused before it is reached. It shows the connection, which may be in a transaction.
+type (
+	untouched    struct{ db fence.Beginner }
+	untouchedSQL struct{}
+)
 
 var errUntouched = errors.New("reached")
 
 func (untouched) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return nil, errUntouched }
+
+func (u untouched) Conn() *pgx.Conn {
+	switch x := u.db.(type) {
+	case *pgx.Conn:
+		return x
+	case interface{ Conn() *pgx.Conn }: // a pool's connection
+		return x.Conn()
+	}
+	return nil
+}
+
+func (untouchedSQL) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) {
+	return nil, errUntouched
+}

@@ -42,6 +42,50 @@ func count(t testing.TB, d *pgtest.Database) int {
 	return pgtest.Query[int](t, d, `SELECT count(*) FROM effects`)
 }
 
+// What cannot be begun fails no occurrence: the next call runs it.
+func TestAConnectionInATransactionIsRefusedBeforeTheOccurrenceIsBegun(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	runs := runner(t, d.URL, "a", d.Pool(t))
+	pooled, err := d.Pool(t).Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Release()
+	for job, conn := range map[string]interface {
+		fence.Beginner
+		Begin(context.Context) (pgx.Tx, error)
+	}{"a connection": d.Conn(t), "a pool's": pooled} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, job, runs.Tx(soon(t), conn, job, tick, effect(tick)), once.ErrInvalid)
+		wantErr(t, "rollback", tx.Rollback(t.Context()), nil)
+		wantErr(t, job+": afterwards", runs.Tx(soon(t), conn, job, tick, effect(tick)), nil)
+	}
+}
+
+// What comes first is part of it.
+func TestFirstIsInTheTransactionOfTheRecord(t *testing.T) {
+	t.Parallel()
+	d := effects(t)
+	pool := d.Pool(t)
+	runs := runner(t, d.URL, "a", pool)
+	var b pgx.Batch
+	b.Queue(`INSERT INTO effects VALUES ($1)`, tick)
+	first := once.Held(fence.First(&b))
+	wantErr(t, "Tx that fails", runs.Tx(soon(t), pool, "fails", tick, func(context.Context, pgx.Tx) error { return errBroken }, first), errBroken)
+	if n := count(t, d); n != 0 {
+		t.Errorf("%d effects of a failure", n)
+	}
+	wantErr(t, "Tx", runs.Tx(soon(t), pool, "report", tick, effect(tick), first), nil)
+	wantDuplicate(t, "Tx", runs.Tx(soon(t), pool, "report", tick, effect(tick), first), once.Done, "a")
+	if n := count(t, d); n != 2 {
+		t.Errorf("%d effects, want the first one and that of f", n)
+	}
+}
+
 // What the job writes and the record of its success are one: both are there, or neither.
 func TestTheSuccessAndTheWritesAreOneTransaction(t *testing.T) {
 	t.Parallel()
