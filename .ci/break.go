@@ -88,6 +88,7 @@ var rules = []rule{
 	{"what travels with first writes: a refusal calls no function", "fence/begin.go", "q.Fn = nil // which", "_ = q // which", fences, "First"},
 	{"what travels with first writes: a failure calls no later function", "fence/begin.go", "sent.Fn = answered", "sent.Fn = nil", fences, "First"},
 	{"what travels with first writes: the isolation level", "fence/begin.go", "all.BeginTx(pgx.TxOptions{IsoLevel: cfg.isolation})", "all.BeginTx(pgx.TxOptions{})", fences, "First"},
+	{"a transaction that was ended within", "fence/tx.go", "return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I'", "return false && conn != nil", fences, "EndedWithin"},
 	{"what travels with BEGIN: the lock on the lease", sqlFile, "x.slot = 0 AND x.token = tok FOR KEY SHARE;", "x.slot = 0 AND x.token = tok;", fences, "NoOrder"},
 	{"what travels with BEGIN: the expiry", sqlFile, "IF clock_timestamp() < until AND concat", "IF until IS NOT NULL AND concat", "./pglock", "Held|Overlap"},
 	{"what travels with BEGIN: the limits", sqlFile, "concat(set_config('idle_in_transaction_session_timeout', idle_ms::text, true),", "concat(", "./pglock", "Held|Limit"},

@@ -33,7 +33,12 @@ var (
 
 	// ErrOtherLock comes when the resource belongs to another lock or slot, whose tokens say nothing about this one's. It
 	// belongs to whichever raised its fence first. Nothing was written, and the lease is as good as before: two parts of the
-	// program disagree about which lock protects the resource. It comes as an [*OtherLockError], which names both.
+	// program disagree about which lock protects the resource, or the lock was given another name. It comes as an [*OtherLockError],
+	// which names both. The owner of the schema gives a resource to another lock for good, the tokens that it has seen along with it:
+	//
+	//	UPDATE pglock.fences SET name = 'the lock', slot = 0 WHERE relation = 0 AND resource = 'the resource'
+	//
+	// and a protected table by the statement that its refusal has as its hint.
 	ErrOtherLock = errors.New("fenced by another lock")
 
 	// ErrNeverGranted comes when the database knows the lock and has never granted it with that token or a later one, or

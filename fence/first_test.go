@@ -260,7 +260,9 @@ func TestFirstThatCannotBeMeant(t *testing.T) {
 	begins.BeginTx(pgx.TxOptions{IsoLevel: pgx.Serializable})
 	for how, run := range transactions {
 		wantErr(t, how+": nil", run(ctx, pool, grant(7), nothing, fence.First(nil)), fence.ErrInvalid)
-		wantErr(t, how+": empty", run(ctx, pool, grant(7), nothing, fence.First(&pgx.Batch{})), fence.ErrInvalid)
+		wantErr(t, how+": empty", run(ctx, pool, grant(7), nil, fence.First(&pgx.Batch{})), fence.ErrInvalid)
+		wantErr(t, how+": empty, and f", run(ctx, pool, grant(7), nothing, fence.First(&pgx.Batch{})), nil)
+		wantErr(t, how+": twice", run(ctx, pool, grant(7), nothing, fence.First(batch("x")), fence.First(batch("y"))), fence.ErrInvalid)
 		wantErr(t, how+": a batch that begins", run(ctx, pool, grant(7), nothing, fence.First(&begins)), fence.ErrInvalid)
 		wantErr(t, how+": nothing", run(ctx, pool, grant(7), nil), fence.ErrInvalid)
 	}

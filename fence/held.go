@@ -26,7 +26,7 @@ const (
 //
 // It blocks as Hold does, and while f runs; ctx and the limit ([Limit], a minute) bound it, and 5 s are the longest that f may take
 // between two statements. f writes through the transaction that it is given, uses the ctx that it is given, and neither commits nor
-// ends the transaction. Acquiring the same lock with that ctx is refused, since it could only wait for itself; context.Cause of it
+// ends the transaction, as in Tx. Acquiring the same lock with that ctx is refused, since it could only wait for itself; context.Cause of it
 // tells the limit's end from that of the caller's. After an error nothing is written, except with [ErrCommitUnknown]; if f returns
 // an error, panics or calls runtime.Goexit, the transaction is rolled back.
 //

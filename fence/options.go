@@ -25,7 +25,7 @@ type config struct {
 	shared    bool // the grant is
 	also      []string
 	first     *pgx.Batch
-	firstly   bool // first was said
+	firsts    int // how often first was said
 	returning *returning
 }
 
@@ -53,11 +53,13 @@ func (c config) refuse(what string, u use) error {
 		return fmt.Errorf("fence: %s: %w: Again is for rows; a transaction lets the same grant pass", what, ErrInvalid)
 	case c.isolated && !u.isolation:
 		return fmt.Errorf("fence: %s: %w: Isolation is for transactions that are begun here", what, ErrInvalid)
-	case c.firstly && !u.first:
+	case c.firsts > 0 && !u.first:
 		return fmt.Errorf("fence: %s: %w: First is for transactions that are begun here", what, ErrInvalid)
-	case c.firstly && (c.first == nil || c.first.Len() == 0):
-		return fmt.Errorf("fence: %s: %w: First without a statement", what, ErrInvalid)
-	case c.firstly && pgx.FailedBatchResults(c.first, nil).Tx() != nil: // the one way to see it
+	case c.firsts > 1:
+		return fmt.Errorf("fence: %s: %w: First twice: put the statements into one batch", what, ErrInvalid)
+	case c.firsts > 0 && c.first == nil:
+		return fmt.Errorf("fence: %s: %w: First without a batch", what, ErrInvalid)
+	case c.firsts > 0 && pgx.FailedBatchResults(c.first, nil).Tx() != nil: // the one way to see it
 		return fmt.Errorf("fence: %s: %w: First of a batch that begins a transaction", what, ErrInvalid)
 	case c.limited && !u.limit:
 		return fmt.Errorf("fence: %s: %w: Limit is for HeldTx and Hold", what, ErrInvalid)
@@ -94,7 +96,7 @@ func Also(resources ...string) Option {
 // round trip, and where that fails, or an argument does not fit, the fence was not asked. On what is neither a *pgxpool.Pool nor a
 // connection of pgx they are sent by themselves; database/sql has no batches.
 func First(b *pgx.Batch) Option {
-	return Option{func(c *config) { c.first, c.firstly = b, true }}
+	return Option{func(c *config) { c.first, c.firsts = b, c.firsts+1 }}
 }
 
 // Limit bounds a transaction that holds its lock, a minute if it is not said: see [HeldTx]. d is from a millisecond to 24 days;

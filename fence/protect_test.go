@@ -2,11 +2,13 @@ package fence_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -285,5 +287,34 @@ func TestAProtectedTableIsRepairedByHand(t *testing.T) {
 	wantStale(t, "the holder's next write", insert(2), byHand)
 	if got := pgtest.Query[string](t, d, `SELECT string_agg(status, ' ') FROM invoices`); got != "right" {
 		t.Errorf("rows are %q, want the repaired one alone", got)
+	}
+}
+
+// A fence belongs to the lock that has raised it first, a mistyped one perhaps. Its owner can give it away, with what it remembers.
+func TestAFenceIsGivenToAnotherLock(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	d.Exec(t, `INSERT INTO pglock.leases (name, token, expires_at) VALUES ('b''ill', 9, clock_timestamp() + interval '1 h')`)
+	ctx, pool := bounded(t), d.Pool(t)
+	other := func(token fence.Token) fence.Grant { return fence.Grant{Lock: "b'ill", Token: token} }
+	write := func(g fence.Grant) error {
+		return fence.StatedTx(ctx, pool, g, func(tx pgx.Tx) error { return plainly(ctx, tx, g) })
+	}
+	err := write(other(9))
+	wantErr(t, "another lock", err, fence.ErrOtherLock)
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		t.Fatal(err)
+	}
+	_, cure, _ := strings.Cut(pg.Hint, ": ")
+	d.Exec(t, cure)
+	d.Exec(t, `UPDATE pglock.fences SET name = 'b''ill', slot = 0 WHERE relation = 0 AND resource = 'ledger'`) // as ErrOtherLock has it
+	for how, write := range map[string]func(fence.Grant) error{
+		"a protected table": write,
+		"a resource":        func(g fence.Grant) error { return fence.Tx(ctx, pool, g, "ledger", nothing) },
+	} {
+		wantErr(t, how+", an early token of the new lock", write(other(5)), fence.ErrStale)
+		wantErr(t, how+", the new lock", write(other(9)), nil)
+		wantErr(t, how+", the former one", write(grant(7)), fence.ErrOtherLock)
 	}
 }

@@ -29,7 +29,8 @@ const rollbackTime = 5 * time.Second
 // ALTER ROLE my_service SET idle_in_transaction_session_timeout = '10s', for which f may then not pause. [HeldTx] brings such a limit along.
 //
 // It blocks as Raise does, and while f runs. f writes through the transaction that it is given, and neither commits nor
-// ends it. After an error nothing is written, except with [ErrCommitUnknown], where nobody knows; if f returns an error,
+// ends it: what it writes after that is under no fence, and an error says so, unless it has begun another one. After any other error
+// nothing is written, except with [ErrCommitUnknown], where nobody knows; if f returns an error,
 // panics or calls runtime.Goexit, the transaction is rolled back. ctx bounds all of it; when it ends, the rollback is still
 // sent.
 //
@@ -106,7 +107,7 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 		return fmt.Errorf("fence: %s: %w: nil database", what, ErrInvalid)
 	case cfg.first != nil && start.send == nil:
 		return fmt.Errorf("fence: %s: %w: First is for pgx", what, ErrInvalid)
-	case cfg.first == nil && f == nil:
+	case (cfg.first == nil || cfg.first.Len() == 0) && f == nil:
 		return fmt.Errorf("fence: %s: %w: nothing to run", what, ErrInvalid)
 	}
 	tx, first, fenced, err := start.begin(ctx, cfg, fence)
@@ -126,13 +127,25 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 		if err := first.Close(); err != nil { // which calls the batch's functions
 			return g.explained(err)
 		}
+		if over(tx) {
+			return fmt.Errorf("fence: %s: the batch has ended its transaction, by SQL of its own: look at what of it is there", what)
+		}
 	}
 	if f != nil {
 		if err := f(tx); err != nil {
 			return g.explained(err)
 		}
+		if over(tx) {
+			return fmt.Errorf("fence: %s: f has ended the transaction that it was given: look at what of its writes is there", what)
+		}
 	}
 	return commit(ctx, tx, what)
+}
+
+// over tells that a transaction has been ended, where that can be seen. Of one that another has followed it cannot.
+func over(tx any) bool {
+	conn := connOf(tx)
+	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I'
 }
 
 // isNil also holds for an interface with a nil pointer in it.
@@ -151,6 +164,9 @@ func commit(ctx context.Context, tx transaction, what string) error {
 	err := tx.Commit(ctx)
 	if err == nil {
 		return nil
+	}
+	if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) { // which of a lease that was lost says so
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	var pg *pgconn.PgError
 	switch {

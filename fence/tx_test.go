@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -263,4 +264,35 @@ func TestLostReplyOfARowWrite(t *testing.T) {
 	}
 	<-sprung
 	wantErr(t, "sent again", invoices.Insert(t.Context(), d.Conn(t), grant(5), invoice(1, "the lost one")), fence.ErrAlreadyWritten)
+}
+
+// What f, or the batch that is first, does after the end of its transaction is under no fence.
+func TestATransactionThatWasEndedWithinIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	ctx := bounded(t)
+	ends := func(tx pgx.Tx) error { _, err := tx.Exec(ctx, `COMMIT`); return err }
+	for what, db := range beginners(t, d) {
+		for how, run := range transactions {
+			if err := run(ctx, db, grant(7), ends); err == nil || !strings.Contains(err.Error(), "f has ended") {
+				t.Errorf("%s on %s = %v, want an error that says it", how, what, err)
+			}
+			b := batch("written")
+			b.Queue(`COMMIT`)
+			if err := run(ctx, db, grant(7), nothing, fence.First(b)); err == nil || !strings.Contains(err.Error(), "the batch has ended") {
+				t.Errorf("%s with First on %s = %v, want an error that says it", how, what, err)
+			}
+		}
+	}
+}
+
+// The context of a lease that was lost says so, and the error of a commit that could not be sent for it says so too.
+func TestACommitThatWasNotSentSaysWhyItsContextEnded(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	lost := errors.New("the lease was lost")
+	for how, run := range transactions {
+		ctx, cancel := context.WithCancelCause(bounded(t))
+		wantErr(t, how, run(ctx, d.Pool(t), grant(7), func(pgx.Tx) error { cancel(lost); return nil }), lost)
+	}
 }

@@ -52,7 +52,7 @@ func (e *DirtyError) Error() string {
 	}
 	return fmt.Sprintf("migrateguard: %sversion %d of %s is dirty: a migration to it failed, or was ended in the middle. Look at what it has left "+
 		"behind, repair that by hand, and then record the version that the database really is at: Force(%d) if all of the migration is there, "+
-		"Force(%d) if nothing of it is%s", cause, e.Version, e.Table, e.Version, e.From, guess)
+		"Force(%d) if nothing of it is%s; in psql UPDATE %s SET version = …, dirty = false", cause, e.Version, e.Table, e.Version, e.From, guess, e.Table)
 }
 
 // Is matches ErrDirty.
