@@ -67,7 +67,8 @@
 // Each file goes to the server as it is, but for a byte order mark, in one message, as golang-migrate does it: several statements are one
 // transaction, unless they say otherwise; one that must not be in a transaction, as CREATE INDEX CONCURRENTLY, has a file of its own. The
 // session is that of the pool, with its hooks and its role's settings, statement_timeout included. Each file begins with the role
-// and the search_path that these have set, and is read as UTF-8, whatever the one before, or the role, has set; other settings stay for those
-// after it, in the same call. A file that cannot be read in full, that leaves a transaction open, or that
-// copies from STDIN, is an error.
+// and the search_path that these have set, and is read as UTF-8, whatever the one before, or the role, has set; other settings stay for
+// those after it, in the same call. Behind a pooler, which lends the backend to other clients, none stays, unless it is lent before the
+// Guard comes to that: SET LOCAL, in a transaction, is sure there. A file that cannot be read in full, that leaves a transaction open, or
+// that copies from STDIN, is an error.
 package migrateguard

@@ -67,6 +67,9 @@ func (d *driver) Run(r io.Reader) error {
 		if cause := context.Cause(d.ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
+		if !d.session.direct { // it may have committed some of it before
+			d.session.moveBack(d.ctx) //nolint:errcheck // the file's error is the one to tell
+		}
 		return fileError(sql, err)
 	}
 	if status := d.session.conn.PgConn().TxStatus(); status != 'I' {

@@ -40,6 +40,7 @@ type session struct {
 	locked *advisory.Key // the lock that it holds
 
 	user, role, path string // session_authorization, role and search_path, as the hooks have left them
+	set              string // all that was set before the first file, as JSON
 }
 
 // connect makes a connection as the pool does, its hooks included, but outside that pool.
@@ -119,20 +120,30 @@ func (g *Guard) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 // ownBackend tells whether the backend is the one that the start-up packet went to.
 func (s *session) ownBackend(ctx context.Context, name string) (own bool, err error) {
 	err = s.conn.QueryRow(ctx, "SELECT coalesce(pg_catalog.current_setting('"+marker+`', true), '') OPERATOR(pg_catalog.=) $1,
-  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path')`, name).
-		Scan(&own, &s.user, &s.role, &s.path)
+  pg_catalog.current_setting('session_authorization'), pg_catalog.current_setting('role'), pg_catalog.current_setting('search_path'),
+  (SELECT coalesce(pg_catalog.json_object_agg(name, setting), '{}') FROM pg_catalog.pg_settings
+    WHERE source OPERATOR(pg_catalog.=) 'session' AND name OPERATOR(pg_catalog.!~) '^transaction_')::text`, name).
+		Scan(&own, &s.user, &s.role, &s.path, &s.set)
 	return own, err
 }
 
 // moveBack undoes what a file has set for those after it, and for the record of its version: by whom, where names are looked for, and
-// how text is read.
+// how text is read. Behind a pooler that is all that the file has set: the backend is lent to other clients next, who must not find, say,
+// their triggers off.
 func (s *session) moveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	_, err := s.conn.Exec(ctx, `SELECT pg_catalog.set_config(s.name, s.value, false)
+	var b pgx.Batch // one transaction, and so one backend
+	if !s.direct {
+		b.Queue("RESET ALL")
+	}
+	b.Queue(`SELECT pg_catalog.set_config(s.name, s.value, false)
   FROM (VALUES ('session_authorization', $1), ('role', $2), ('search_path', $3), ('client_encoding', $4)) s(name, value)
   WHERE pg_catalog.current_setting(s.name) OPERATOR(pg_catalog.<>) s.value`, s.user, s.role, s.path, encoding)
-	return err
+	if !s.direct {
+		b.Queue("SELECT pg_catalog.set_config(key, value, false) FROM pg_catalog.json_each_text($1::pg_catalog.json)", s.set)
+	}
+	return s.conn.SendBatch(ctx, &b).Close()
 }
 
 func (s *session) orHangUp(ctx context.Context, err error) (*session, error) {
