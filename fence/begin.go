@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -31,8 +33,8 @@ func sender(ctx context.Context, db any) (conn *pgx.Conn, release func(), err er
 	return nil, nil, nil
 }
 
-// beginWith begins a transaction, calls its fence and sends the batch that is first. The answers to that are still to be read.
-// There is neither a transaction nor an error where no batch can be sent.
+// beginWith begins a transaction, calls its fence and sends the batch that is first, and COMMIT if that is all of it. The answers to
+// those are still to be read. There is neither a transaction nor an error where no batch can be sent.
 func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx, pgx.BatchResults, error) {
 	conn, release, err := sender(ctx, db)
 	if conn == nil {
@@ -43,6 +45,9 @@ func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx,
 	call := fence.statement(cfg)
 	all.Queue(call.sql, call.args...)
 	all.QueuedQueries = append(all.QueuedQueries, unsent(cfg.first).QueuedQueries...)
+	if cfg.whole {
+		all.Queue("commit").Fn = answered
+	}
 	results := send(ctx, conn, release, &all)
 	tx := &lent{results.Tx(), release}
 	_, err = results.Exec() // BEGIN
@@ -55,6 +60,9 @@ func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx,
 		}
 		_ = results.Close() // the same
 		rollback(ctx, tx)
+		if cfg.whole && !uncommitted(err) {
+			err = fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+		}
 		return nil, nil, err
 	}
 	return tx, results, nil
@@ -95,6 +103,18 @@ func (tx *lent) Rollback(ctx context.Context) error {
 	defer tx.release()
 	return tx.Tx.Rollback(ctx)
 }
+
+// hasFunction tells that somebody looks at an answer to the batch.
+func hasFunction(b *pgx.Batch) bool {
+	return b != nil && slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil })
+}
+
+// ending is how statements begin that end a transaction. ROLLBACK TO does not.
+var ending = regexp.MustCompile(`(?i)^\s*(commit|end|abort|rollback|prepare\s+transaction)\b`)
+
+func ends(sql string) bool { return ending.MatchString(sql) && !backToSavepoint.MatchString(sql) }
+
+var backToSavepoint = regexp.MustCompile(`(?i)^\s*rollback\s+((work|transaction)\s+)?to\b`)
 
 // unsent is a copy of a batch: pgx notes in one what a connection has prepared for it, and so sends it once.
 func unsent(b *pgx.Batch) *pgx.Batch {

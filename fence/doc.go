@@ -29,8 +29,8 @@
 //
 //	err := fence.StatedTx(ctx, pool, lease.Grant(), func(tx pgx.Tx) error { ... })
 //
-// These three send what is written first along with BEGIN and the fence, where it is known beforehand ([First]): two round trips for
-// all of it, where a transaction without a fence takes three.
+// These three send what is written first along with BEGIN and the fence, where it is known beforehand ([First]): one round trip for
+// all of it, or two where the answers have a say, while a transaction without a fence takes three.
 //
 // All of them are there for database/sql too: [SQL], [TxSQL], [RaiseSQL], [HeldTxSQL], [HoldSQL], [StatedTxSQL].
 //

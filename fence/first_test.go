@@ -339,8 +339,9 @@ func TestFirstInEveryExecMode(t *testing.T) {
 	}
 }
 
-// Two round trips and one commit: a transaction without a fence takes three. Under another grant too, and nothing is prepared anew.
-func TestFirstTakesTwoRoundTrips(t *testing.T) {
+// One round trip where that is all of the transaction, and two where its answers have a say in the commit: a transaction without a fence
+// takes three. Under another grant too, and nothing is prepared anew.
+func TestFirstTakesOneRoundTripOrTwo(t *testing.T) {
 	t.Parallel()
 	d := fencedInvoices(t)
 	p := pgtest.NewProxy(t, d)
@@ -352,10 +353,17 @@ func TestFirstTakesTwoRoundTrips(t *testing.T) {
 	for how, run := range transactions {
 		for token := range fence.Token(3) {
 			d.Exec(t, `UPDATE pglock.leases SET token = $1`, 7+int64(token))
-			before := p.Counts()
-			wantErr(t, how, run(bounded(t), conn, grant(7+token), nil, fence.First(batch("new"))), nil)
-			if n := p.Counts().Since(before).RoundTrips(); token > 0 && n != 2 {
-				t.Errorf("%s took %d round trips, want 2", how, n)
+			judged := batch("new")
+			judged.QueuedQueries[0].Exec(func(pgconn.CommandTag) error { return nil })
+			for want, call := range map[string]func() error{
+				"1": func() error { return run(bounded(t), conn, grant(7+token), nil, fence.First(batch("new"))) },
+				"2": func() error { return run(bounded(t), conn, grant(7+token), nil, fence.First(judged)) },
+			} {
+				before := p.Counts()
+				wantErr(t, how, call(), nil)
+				if n := p.Counts().Since(before).RoundTrips(); token > 0 && fmt.Sprint(n) != want {
+					t.Errorf("%s took %d round trips, want %s", how, n, want)
+				}
 			}
 		}
 		d.Exec(t, `BEGIN; UPDATE pglock.leases SET token = 7; DELETE FROM pglock.fences WHERE resource <> ''; COMMIT`)
@@ -388,6 +396,59 @@ func TestFirstWhoseAnswerIsLost(t *testing.T) {
 		wantErr(t, how+" afterwards", run(bounded(t), pool, grant(7), nil, fence.First(batch("seen"))), nil)
 		if got := state(t, d); got != "seen 0" {
 			t.Errorf("%s: the row is %q", how, got)
+		}
+	}
+}
+
+// The answer to a batch that is all of its transaction is the answer to the commit as well.
+func TestTheWholeTransactionIsFirst(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	d.Exec(t, `CREATE TABLE paid (id int REFERENCES invoices DEFERRABLE INITIALLY DEFERRED)`)
+	p := pgtest.NewProxy(t, d)
+	for how, run := range transactions {
+		conn, err := pgx.Connect(t.Context(), p.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		refused := batch("refused at the commit")
+		refused.Queue(`INSERT INTO paid VALUES (2)`)
+		err = run(bounded(t), conn, grant(7), nil, fence.First(refused))
+		if sqlState(err) != "23503" || errors.Is(err, fence.ErrCommitUnknown) {
+			t.Errorf("%s = %v, want 23503 and a known outcome", how, err)
+		}
+		if conn.IsClosed() || conn.PgConn().TxStatus() != 'I' || state(t, d) != "later 0" {
+			t.Errorf("%s: the row is %q; is the connection closed: %v", how, state(t, d), conn.IsClosed())
+		}
+		wantErr(t, how, run(bounded(t), conn, grant(7), nil, fence.First(batch("seen"))), nil)
+		if got := state(t, d); got != "seen 0" {
+			t.Errorf("%s: the row is %q", how, got)
+		}
+		lost := p.LoseNextReply("the lost one")
+		wantErr(t, how+" without an answer", run(bounded(t), conn, grant(7), nil, fence.First(batch("the lost one"))), fence.ErrCommitUnknown)
+		<-lost
+		if got := state(t, d); got != "the lost one 0" {
+			t.Errorf("%s: the row is %q", how, got)
+		}
+		d.Exec(t, `BEGIN; SELECT pglock.fence_state('billing', 0, 7); UPDATE invoices SET status = 'later'; COMMIT`)
+	}
+}
+
+// What would end the transaction is refused where it can be seen: what comes after it would be under no fence.
+func TestFirstThatEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	pool := d.Pool(t)
+	for sql, want := range map[string]error{
+		"COMMIT": fence.ErrInvalid, " end;": fence.ErrInvalid, "Abort": fence.ErrInvalid, "rollback and chain": fence.ErrInvalid,
+		"PREPARE  TRANSACTION 'x'": fence.ErrInvalid, "SAVEPOINT a": nil, "ROLLBACK TO a": nil, "rollback work to savepoint a": nil,
+	} {
+		for how, run := range transactions {
+			b := batch("written")
+			b.Queue(`SAVEPOINT a`)
+			b.Queue(sql)
+			wantErr(t, how+" with "+sql, run(bounded(t), pool, grant(7), nil, fence.First(b)), want)
 		}
 	}
 }

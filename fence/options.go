@@ -25,7 +25,8 @@ type config struct {
 	shared    bool // the grant is
 	also      []string
 	first     *pgx.Batch
-	firsts    int // how often first was said
+	firsts    int  // how often first was said
+	whole     bool // nothing comes after first, and nobody looks at its answers
 	returning *returning
 }
 
@@ -59,6 +60,8 @@ func (c config) refuse(what string, u use) error {
 		return fmt.Errorf("fence: %s: %w: First twice: put the statements into one batch", what, ErrInvalid)
 	case c.firsts > 0 && c.first == nil:
 		return fmt.Errorf("fence: %s: %w: First without a batch", what, ErrInvalid)
+	case c.firsts > 0 && slices.ContainsFunc(c.first.QueuedQueries, func(q *pgx.QueuedQuery) bool { return ends(q.SQL) }):
+		return fmt.Errorf("fence: %s: %w: First with a statement that ends the transaction", what, ErrInvalid)
 	case c.firsts > 0 && pgx.FailedBatchResults(c.first, nil).Tx() != nil: // the one way to see it
 		return fmt.Errorf("fence: %s: %w: First of a batch that begins a transaction", what, ErrInvalid)
 	case c.limited && !u.limit:
@@ -86,11 +89,12 @@ func Also(resources ...string) Option {
 // First sends the statements of b with BEGIN and the fence, in one round trip: [Tx], [HeldTx] and [StatedTx] run them before f, which
 // may be nil then. What their functions (see [pgx.QueuedQuery]) make of the answers is there when f begins. If the fence refuses, none
 // of them has run and no function is called; if one fails, or a function returns an error, the transaction is rolled back and the
-// error returned as one of f's would be. With it the fence costs less than the round trip that it saves.
+// error returned as one of f's would be. With neither f nor a function COMMIT goes along, too: the whole transaction is one round
+// trip, and a connection that is lost in it is [ErrCommitUnknown]. With it the fence costs less than the round trips that it saves.
 //
-// b is only read, so the same one can be sent by another try. Like f it neither commits nor ends the transaction; it has no COPY, and
-// does not begin one itself ([pgx.Batch.BeginTx] is [ErrInvalid]: see [Isolation]). A function or an argument that panics costs the
-// connection.
+// b is only read, so the same one can be sent by another try. Like f it neither commits nor ends the transaction ([ErrInvalid], where
+// it can be seen); it has no COPY, and does not begin one itself ([pgx.Batch.BeginTx] is ErrInvalid: see [Isolation]). A function or an
+// argument that panics costs the connection.
 //
 // How its statements are sent is the connection's default_query_exec_mode. What is to be prepared or described before takes another
 // round trip, and where that fails, or an argument does not fit, the fence was not asked. On what is neither a *pgxpool.Pool nor a

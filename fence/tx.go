@@ -110,6 +110,7 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 	case (cfg.first == nil || cfg.first.Len() == 0) && f == nil:
 		return fmt.Errorf("fence: %s: %w: nothing to run", what, ErrInvalid)
 	}
+	cfg.whole = f == nil && !hasFunction(cfg.first)
 	tx, first, fenced, err := start.begin(ctx, cfg, fence)
 	if err != nil {
 		return explain(fmt.Errorf("fence: %s: begin: %w", what, err), cfg)
@@ -119,6 +120,13 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 		if err := fence.ask(ctx, tx); err != nil {
 			return err
 		}
+	}
+	if first != nil && cfg.whole { // COMMIT was sent as well
+		err := first.Close()
+		if err != nil && !uncommitted(err) {
+			return fmt.Errorf("fence: %s: %w: %w", what, ErrCommitUnknown, err)
+		}
+		return g.explained(err)
 	}
 	if cfg.first != nil {
 		if first == nil {
@@ -168,12 +176,19 @@ func commit(ctx context.Context, tx transaction, what string) error {
 	if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) { // which of a lease that was lost says so
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	var pg *pgconn.PgError
-	switch {
-	case errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR", // a refusal; a FATAL may have come after the commit
-		errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, pgx.ErrTxClosed), errors.Is(err, errNotSent),
-		pgconn.SafeToRetry(err): // it was never sent
+	if uncommitted(err) {
 		return fmt.Errorf("fence: %s: commit: %w", what, err)
 	}
 	return fmt.Errorf("fence: %s: commit: %w: %w", what, ErrCommitUnknown, err)
+}
+
+// uncommitted tells an error that says that nothing was committed.
+func uncommitted(err error) bool {
+	var (
+		pg     *pgconn.PgError
+		before pgx.ErrPreprocessingBatch
+	)
+	return errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR" || // a refusal; a FATAL may have come after the commit
+		errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) ||
+		errors.Is(err, errNotSent) || errors.As(err, &before) || pgconn.SafeToRetry(err) // it was never sent
 }

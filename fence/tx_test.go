@@ -278,7 +278,7 @@ func TestATransactionThatWasEndedWithinIsToldSo(t *testing.T) {
 				t.Errorf("%s on %s = %v, want an error that says it", how, what, err)
 			}
 			b := batch("written")
-			b.Queue(`COMMIT`)
+			b.Queue(`/* hidden */ COMMIT`)
 			if err := run(ctx, db, grant(7), nothing, fence.First(b)); err == nil || !strings.Contains(err.Error(), "the batch has ended") {
 				t.Errorf("%s with First on %s = %v, want an error that says it", how, what, err)
 			}
