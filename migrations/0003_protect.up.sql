@@ -123,8 +123,8 @@ BEGIN
         'Let the owner of the schema SELECT pglock.raise_token_floor(' || v.last_token || ').', facts || jsonb_build_object('last_token', v.last_token));
     WHEN 'other_lock' THEN
       PERFORM pglock.fence_refuse('FL004', tbl, format('it is fenced by lock "%s" slot %s, not by lock "%s" slot %s', v.last_name, v.last_slot, g.lock, g.place),
-        format('Write it under one lock. To give it to this one for good, as the owner of schema pglock: UPDATE pglock.fences SET name = %L, slot = %s '
-          'WHERE relation = %L::regclass AND resource = %L', g.lock, g.place, root, res), facts || jsonb_build_object('other_lock', v.last_name, 'other_slot', v.last_slot));
+        'Write it under one lock. To give it to this one for good, as the owner of schema pglock: UPDATE pglock.fences SET name = ' || quote_literal(g.lock)
+          || ', slot = ' || g.place || ' WHERE relation = ' || quote_literal(root) || '::regclass AND resource = ' || quote_literal(res), facts || jsonb_build_object('other_lock', v.last_name, 'other_slot', v.last_slot));
     WHEN 'never_granted' THEN
       PERFORM pglock.fence_refuse('FL005', tbl, format('token %s of lock "%s" slot %s was never granted', g.tok, g.lock, g.place),
         'Take the token of a lease that is held.', facts);
