@@ -89,7 +89,7 @@ var rules = []rule{
 	{"what travels with first writes: a failure calls no later function", "fence/begin.go", "sent.Fn = answered", "sent.Fn = nil", fences, "First"},
 	{"what travels with first writes: the isolation level", "fence/begin.go", "all.BeginTx(pgx.TxOptions{IsoLevel: cfg.isolation})", "all.BeginTx(pgx.TxOptions{})", fences, "First"},
 	{"what travels with first writes: the commit", "fence/begin.go", "all.Queue(\"commit\").Fn = answered", "all.Queue(\"select\").Fn = answered", fences, "First"},
-	{"what travels with first writes: a commit that nobody knows of", "fence/begin.go", "if cfg.whole && !uncommitted(err) {", "if false {", fences, "First"},
+	{"what travels with first writes: a commit that nobody knows of", "fence/begin.go", "if cfg.whole && unanswered && !uncommitted(err) {", "if false && unanswered {", fences, "First"},
 	{"what travels with first writes: their answers have a say", "fence/tx.go", "cfg.whole = f == nil && !hasFunction(cfg.first)", "cfg.whole = f == nil", fences, "First"},
 	{"a transaction that was ended within", "fence/tx.go", "return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I'", "return false && conn != nil", fences, "EndedWithin"},
 	{"what travels with BEGIN: the lock on the lease", sqlFile, "x.slot = 0 AND x.token = tok FOR KEY SHARE;", "x.slot = 0 AND x.token = tok;", fences, "NoOrder"},

@@ -58,9 +58,10 @@ func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx,
 		for _, q := range all.QueuedQueries {
 			q.Fn = nil // which some modes would call with the error
 		}
-		_ = results.Close() // the same
+		_ = results.Close()           // the same
+		unanswered := conn.IsClosed() // else it has been answered, or nothing was sent
 		rollback(ctx, tx)
-		if cfg.whole && !uncommitted(err) {
+		if cfg.whole && unanswered && !uncommitted(err) {
 			err = fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 		}
 		return nil, nil, err

@@ -325,6 +325,11 @@ func TestFirstInEveryExecMode(t *testing.T) {
 				wantErr(t, fmt.Sprint(mode, " ", how, ", stale"), run(bounded(t), pool, grant(5), nil, fence.First(stale)), fence.ErrStale)
 			}
 		}
+		bad := batch("bad")
+		bad.Queue(`UPDATE invoices SET status = $1 WHERE id = 1`, make(chan int))
+		if err := fence.HeldTx(bounded(t), pool, grant(7), nil, fence.First(bad)); err == nil || errors.Is(err, fence.ErrCommitUnknown) {
+			t.Errorf("%v with an argument that does not fit = %v, want an error, and a known outcome", mode, err)
+		}
 		odd := fence.Grant{Lock: `Müller's\ "1"`, Token: 9}
 		var b, c pgx.Batch
 		b.Queue(`INSERT INTO plain VALUES (1)`)
