@@ -51,3 +51,29 @@ func TestStatementsUseTheIndex(t *testing.T) {
 	_ = entries.Delete(t.Context(), e, grant(7), fence.Row{"account": "a1", "id": 1})
 	check("Delete with two columns", "entries")
 }
+
+// What lets a write pass is looked up by the lock's name, however many leases there are.
+func TestAFenceReadsTheLeaseOfItsLock(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	d.Exec(t, `INSERT INTO pglock.leases (name, token) SELECT 'a' || g, 1 FROM generate_series(1, 1000) g`)
+	d.Exec(t, `ANALYZE pglock.leases, pglock.fences`)
+	const read = `SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::int FROM pg_stat_xact_all_tables WHERE relid = 'pglock.leases'::regclass`
+	pool := d.Pool(t)
+	for how, run := range transactions {
+		for range 2 {
+			var n int
+			wantErr(t, how, run(bounded(t), pool, grant(7), func(tx pgx.Tx) error {
+				for range 3 {
+					if err := plainly(t.Context(), tx, grant(7)); err != nil {
+						return err
+					}
+				}
+				return tx.QueryRow(t.Context(), read).Scan(&n)
+			}), nil)
+			if n == 0 || n > 100 { // what transactions before have read may be counted as well
+				t.Errorf("%s and three writes read %d leases", how, n)
+			}
+		}
+	}
+}
