@@ -135,7 +135,7 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 		if err := first.Close(); err != nil { // which calls the batch's functions
 			return g.explained(err)
 		}
-		if over(tx) {
+		if start.over(ctx, tx) {
 			return fmt.Errorf("fence: %s: the batch has ended its transaction, by SQL of its own: look at what of it is there", what)
 		}
 	}
@@ -143,15 +143,21 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 		if err := f(tx); err != nil {
 			return g.explained(err)
 		}
-		if over(tx) {
+		if start.over(ctx, tx) {
 			return fmt.Errorf("fence: %s: f has ended the transaction that it was given: look at what of its writes is there", what)
 		}
 	}
 	return commit(ctx, tx, what)
 }
 
-// over tells that a transaction has been ended, where that can be seen. Of one that another has followed it cannot.
-func over(tx any) bool {
+// over tells that a transaction has been ended, where that can be seen. Of one that another has followed it cannot, nor over database/sql.
+func (s starter[T]) over(ctx context.Context, tx T) bool {
+	if s.send == nil {
+		return false
+	}
+	if errors.Is(s.send(ctx, tx, &pgx.Batch{}).Close(), pgx.ErrTxClosed) { // which is not sent. The connection may be another's by now
+		return true
+	}
 	conn := connOf(tx)
 	return conn != nil && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I'
 }

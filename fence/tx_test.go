@@ -271,11 +271,16 @@ func TestATransactionThatWasEndedWithinIsToldSo(t *testing.T) {
 	t.Parallel()
 	d := fencedInvoices(t)
 	ctx := bounded(t)
-	ends := func(tx pgx.Tx) error { _, err := tx.Exec(ctx, `COMMIT`); return err }
+	ends := map[string]func(pgx.Tx) error{
+		"SQL":    func(tx pgx.Tx) error { _, err := tx.Exec(ctx, `COMMIT`); return err },
+		"Commit": func(tx pgx.Tx) error { return tx.Commit(ctx) },
+	}
 	for what, db := range beginners(t, d) {
 		for how, run := range transactions {
-			if err := run(ctx, db, grant(7), ends); err == nil || !strings.Contains(err.Error(), "f has ended") {
-				t.Errorf("%s on %s = %v, want an error that says it", how, what, err)
+			for by, end := range ends {
+				if err := run(ctx, db, grant(7), end); err == nil || !strings.Contains(err.Error(), "f has ended") {
+					t.Errorf("%s on %s, ended by %s = %v, want an error that says it", how, what, by, err)
+				}
 			}
 			b := batch("written")
 			b.Queue(`/* hidden */ COMMIT`)
