@@ -62,7 +62,7 @@ func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx,
 		unanswered := conn.IsClosed() // else it has been answered, or nothing was sent
 		rollback(ctx, tx)
 		if cfg.whole && unanswered && !uncommitted(err) {
-			err = fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+			err = fmt.Errorf("%w: %w", ErrCommitUnknown, withCause(ctx, err))
 		}
 		return nil, nil, err
 	}
@@ -110,12 +110,16 @@ func hasFunction(b *pgx.Batch) bool {
 	return b != nil && slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.Fn != nil })
 }
 
-// ending is how statements begin that end a transaction. ROLLBACK TO does not.
-var ending = regexp.MustCompile(`(?i)^\s*(commit|end|abort|rollback|prepare\s+transaction)\b`)
+// ending is how statements begin that end a transaction. ROLLBACK TO does not. The name of a prepared statement may begin like that, too.
+var (
+	ending          = regexp.MustCompile(blank + `(commit|end|abort|rollback|prepare\s+transaction)(\s|;|/\*|--|$)`)
+	backToSavepoint = regexp.MustCompile(blank + `rollback\s+((work|transaction)\s+)?to\b`)
+)
+
+// blank is what may come before a statement: spaces, comments, and statements that are empty.
+const blank = `(?i)^([\s;]|--[^\r\n]*[\r\n]|/\*([^*]|\*+[^*/])*\*+/)*`
 
 func ends(sql string) bool { return ending.MatchString(sql) && !backToSavepoint.MatchString(sql) }
-
-var backToSavepoint = regexp.MustCompile(`(?i)^\s*rollback\s+((work|transaction)\s+)?to\b`)
 
 // unsent is a copy of a batch: pgx notes in one what a connection has prepared for it, and so sends it once.
 func unsent(b *pgx.Batch) *pgx.Batch {

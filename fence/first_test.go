@@ -440,20 +440,49 @@ func TestTheWholeTransactionIsFirst(t *testing.T) {
 	}
 }
 
+// A commit whose answer did not come says what ended the wait for it: a lease that was lost, say.
+func TestTheWholeTransactionTellsWhyItsContextEnded(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	lost := errors.New("the lease was lost")
+	for how, run := range transactions {
+		for what, answers := range map[string]int{"nothing was answered": 1, "some was": 100_000} { // which the server keeps to itself while they are short
+			locked := begin(t, d.Conn(t), pgx.ReadCommitted)
+			exec(t, locked, `SELECT FROM invoices FOR UPDATE`)
+			var b pgx.Batch
+			b.Queue(`SELECT repeat('x', $1)`, answers)
+			b.Queue(`UPDATE invoices SET status = 'new'`)
+			conn := d.Conn(t)
+			ctx, cancel := context.WithCancelCause(bounded(t))
+			waits := waiting(t, d, func() error { return run(ctx, conn, grant(7), nil, fence.First(&b)) })
+			cancel(lost)
+			err := <-waits
+			wantErr(t, how+" of which "+what, err, fence.ErrCommitUnknown)
+			wantErr(t, how+" of which "+what, err, lost)
+			rollback(t, locked)
+		}
+	}
+}
+
 // What would end the transaction is refused where it can be seen: what comes after it would be under no fence.
 func TestFirstThatEndsTheTransaction(t *testing.T) {
 	t.Parallel()
 	d := fencedInvoices(t)
-	pool := d.Pool(t)
+	conn := d.Conn(t)
+	if _, err := conn.Prepare(t.Context(), "end-of-day", `SELECT 1`); err != nil {
+		t.Fatal(err)
+	}
 	for sql, want := range map[string]error{
 		"COMMIT": fence.ErrInvalid, " end;": fence.ErrInvalid, "Abort": fence.ErrInvalid, "rollback and chain": fence.ErrInvalid,
 		"PREPARE  TRANSACTION 'x'": fence.ErrInvalid, "SAVEPOINT a": nil, "ROLLBACK TO a": nil, "rollback work to savepoint a": nil,
+		"/* tenant 7 **/ ROLLBACK": fence.ErrInvalid, "-- name: Done :exec\nCOMMIT": fence.ErrInvalid, ";commit": fence.ErrInvalid,
+		"/* a */ rollback to\"a\"": nil, "-- commit\nSELECT 1": nil, "/* end */ SELECT '*/ end '": nil, "end-of-day": nil,
 	} {
 		for how, run := range transactions {
 			b := batch("written")
 			b.Queue(`SAVEPOINT a`)
 			b.Queue(sql)
-			wantErr(t, how+" with "+sql, run(bounded(t), pool, grant(7), nil, fence.First(b)), want)
+			wantErr(t, how+" with "+sql, run(bounded(t), conn, grant(7), nil, fence.First(b)), want)
 		}
 	}
 }

@@ -92,9 +92,10 @@ func Also(resources ...string) Option {
 // error returned as one of f's would be. With neither f nor a function COMMIT goes along, too: the whole transaction is one round
 // trip, and a connection that is lost in it is [ErrCommitUnknown]. With it the fence costs less than the round trips that it saves.
 //
-// b is only read, so the same one can be sent by another try. Like f it neither commits nor ends the transaction ([ErrInvalid], where
-// it can be seen); it has no COPY, and does not begin one itself ([pgx.Batch.BeginTx] is ErrInvalid: see [Isolation]). A function or an
-// argument that panics costs the connection.
+// b is only read, so the same one can be sent by another try. Like f it neither commits nor ends the transaction: a statement that begins
+// so is [ErrInvalid]; of one that does it further on an error tells afterwards, but not where COMMIT went along. It has no COPY, and does
+// not begin a transaction itself ([pgx.Batch.BeginTx] is ErrInvalid: see [Isolation]). A function or an argument that panics costs the
+// connection.
 //
 // How its statements are sent is the connection's default_query_exec_mode. What is to be prepared or described before takes another
 // round trip, and where that fails, or an argument does not fit, the fence was not asked. On what is neither a *pgxpool.Pool nor a

@@ -124,7 +124,7 @@ func within[T transaction](ctx context.Context, start starter[T], what string, g
 	if first != nil && cfg.whole { // COMMIT was sent as well
 		err := first.Close()
 		if err != nil && !uncommitted(err) {
-			return fmt.Errorf("fence: %s: %w: %w", what, ErrCommitUnknown, err)
+			return fmt.Errorf("fence: %s: %w: %w", what, ErrCommitUnknown, withCause(ctx, err))
 		}
 		return g.explained(err)
 	}
@@ -179,13 +179,19 @@ func commit(ctx context.Context, tx transaction, what string) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) { // which of a lease that was lost says so
-		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
+	err = withCause(ctx, err)
 	if uncommitted(err) {
 		return fmt.Errorf("fence: %s: commit: %w", what, err)
 	}
 	return fmt.Errorf("fence: %s: commit: %w: %w", what, ErrCommitUnknown, err)
+}
+
+// withCause adds to the error of a commit why its ctx has ended: that of a lease that was lost says so.
+func withCause(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
 }
 
 // uncommitted tells an error that says that nothing was committed.
