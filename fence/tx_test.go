@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/pgtest"
@@ -282,11 +283,29 @@ func TestATransactionThatWasEndedWithinIsToldSo(t *testing.T) {
 					t.Errorf("%s on %s, ended by %s = %v, want an error that says it", how, what, by, err)
 				}
 			}
-			b := batch("written")
-			b.Queue(`/* hidden */ COMMIT`)
-			if err := run(ctx, db, grant(7), nothing, fence.First(b)); err == nil || !strings.Contains(err.Error(), "the batch has ended") {
-				t.Errorf("%s with First on %s = %v, want an error that says it", how, what, err)
-			}
+		}
+	}
+}
+
+// Over the simple protocol a text can be several statements, of which only the first is looked at.
+func TestABatchThatHasEndedItsTransactionIsToldSo(t *testing.T) {
+	t.Parallel()
+	d := fencedInvoices(t)
+	cfg, err := pgxpool.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for how, run := range transactions {
+		b := batch("written")
+		b.Queue(`SELECT 1; COMMIT`)
+		if err := run(bounded(t), pool, grant(7), nothing, fence.First(b)); err == nil || !strings.Contains(err.Error(), "the batch has ended") {
+			t.Errorf("%s = %v, want an error that says it", how, err)
 		}
 	}
 }
