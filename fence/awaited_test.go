@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -86,6 +87,14 @@ func TestAnAwaitedFenceLetsNoFurtherTransactionIn(t *testing.T) {
 				rival := begin(t, rivals, pgx.ReadCommitted)
 				waits := waiting(t, d, func() error { return c.open[2](ctx, rival, later) })
 				wantStale(t, "the former holder while another waits", c.further(ctx, pool, former), later.Token)
+				again, err := two.Begin(ctx) // a savepoint, so that the transaction stays
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.open[1](ctx, again, former); !errors.Is(err, fence.ErrStale) && sqlState(err) != "FL000" {
+					t.Errorf("the former holder once more in an open transaction = %v, want a refusal", err)
+				}
+				rollback(t, again)
 				earlier, latest := two, one
 				if last == "opened after it" {
 					earlier, latest = one, two

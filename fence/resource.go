@@ -17,8 +17,8 @@ import (
 // one call, with [Also]: in the order of their names, and in one round trip.
 //
 // It blocks while a transaction of another grant that has raised the fence is open, until ctx ends. While a later grant waits so, no
-// further transaction of the earlier one is let in, and one that is open is refused when it asks again: ErrStale. That needs the lock to live in this database; where it does not, a
-// former holder whose transactions always overlap keeps the next one waiting. [ErrStale], [ErrBehind],
+// further transaction of the earlier one is let in, and one that is open is refused when it asks again: ErrStale. That needs the lock
+// to live in this database; where it does not, a former holder whose transactions always overlap keeps the next one waiting. [ErrStale], [ErrBehind],
 // [ErrOtherLock] and [ErrNeverGranted] leave the transaction usable and the fence as it was, but no write may follow in it; of
 // several resources those before the refused one are raised, so roll back.
 //
