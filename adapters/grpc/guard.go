@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/fencedlock/fencedlock/fence"
 	"github.com/fencedlock/fencedlock/internal/deadline"
+	"github.com/fencedlock/fencedlock/internal/underfence"
 )
 
 // A Guard lets calls through to their handlers whose tokens no later one has overtaken.
@@ -85,57 +84,20 @@ func (g Guard) through(ctx context.Context, method string, req any, next func() 
 	}
 	lock, resource := g.Fence(ctx, method, req)
 	grant := fence.Grant{Lock: lock, Token: token}
-	// A stricter level would refuse, with 40001, who has only waited.
-	opts := append([]fence.Option{fence.Isolation(pgx.ReadCommitted)}, g.Options...)
-	// The handler's effect is outside of any transaction, so the fence must not go back with one when the handler fails.
-	if err := fence.Tx(ctx, g.DB, grant, resource, func(pgx.Tx) error { return nil }, opts...); err != nil {
-		return g.refuse(ctx, method, err)
-	}
-	ran, failed := false, error(nil)
-	err = fence.Tx(ctx, g.DB, grant, resource, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, patient); err != nil {
-			return err
-		}
-		if ran, failed = true, next(); failed != nil {
-			return failed
-		}
-		return letGo(ctx, tx)
-	}, opts...)
+	ran, failed, lost := underfence.Run(ctx, g.DB, grant, resource, g.Options, next)
 	switch {
 	case !ran:
-		return g.refuse(ctx, method, err)
+		return g.refuse(ctx, method, failed)
 	case failed != nil:
 		return failed
 	case ctx.Err() != nil: // nobody waits for the answer
 		return status.FromContextError(ctx.Err()).Err()
-	case !errors.Is(err, errLetGo):
-		g.log(ctx, "fencegrpc: the fence may have been let go of before the handler had ended", method, err)
+	case lost != nil:
+		g.log(ctx, "fencegrpc: the fence may have been let go of before the handler had ended", method, lost)
 		return refusal(codes.Unknown, FenceLost, "the fence may have been let go of before the call had ended: look what has become of it", nil)
 	}
 	return nil
 }
-
-// letGoTime bounds how long an answer waits for a database that has gone silent.
-const letGoTime = 5 * time.Second
-
-// errLetGo ends the transaction of a handler that was under the fence to its end.
-var errLetGo = errors.New("the fence was let go of")
-
-// letGo ends a transaction itself: fence.Tx would wait for the database for as long as the call's context lasts, and spend the
-// connection where a client has gone.
-func letGo(ctx context.Context, tx pgx.Tx) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTime)
-	defer cancel()
-	if err := tx.Commit(ctx); err != nil {
-		return err
-	}
-	return errLetGo
-}
-
-// patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.
-const patient = `SELECT pg_catalog.set_config(s, '0', true)
-	FROM pg_catalog.unnest(ARRAY['idle_in_transaction_session_timeout', 'transaction_timeout']) AS s
-	WHERE pg_catalog.current_setting(s, true) <> '0'`
 
 // refuse answers for a call that did not pass.
 func (g Guard) refuse(ctx context.Context, method string, err error) error {

@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencedlock/fencedlock/fence"
+	"github.com/fencedlock/fencedlock/internal/underfence"
 )
 
 // A Guard lets requests through to a handler whose tokens no later one has overtaken.
@@ -91,51 +89,18 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		// A stricter level would refuse, with 40001, who has only waited.
-		opts := append([]fence.Option{fence.Isolation(pgx.ReadCommitted)}, g.Options...)
-		if err := fence.Tx(r.Context(), g.DB, grant, resource, func(pgx.Tx) error { return nil }, opts...); err != nil {
-			g.fail(w, r, token, err)
-			return
-		}
-		ran := false
-		err = fence.Tx(r.Context(), g.DB, grant, resource, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(r.Context(), patient); err != nil {
-				return err
-			}
-			ran = true
+		ran, err, lost := underfence.Run(r.Context(), g.DB, grant, resource, g.Options, func() error {
 			next.ServeHTTP(w, r)
-			return letGo(r.Context(), tx)
-		}, opts...)
+			return nil
+		})
 		switch {
 		case !ran:
 			g.fail(w, r, token, err)
-		case !errors.Is(err, errLetGo): // the answer has been given, and the fence was raised before
-			g.log(r.Context(), "fencehttp: the fence was let go of before the handler had ended", err)
+		case lost != nil: // the answer has been given, and the fence was raised before
+			g.log(r.Context(), "fencehttp: the fence was let go of before the handler had ended", lost)
 		}
 	})
 }
-
-// letGoTime bounds how long an answer that has been given waits for a database that has gone silent.
-const letGoTime = 5 * time.Second
-
-// errLetGo ends the transaction of a handler that was under the fence to its end.
-var errLetGo = errors.New("the fence was let go of")
-
-// letGo ends a transaction itself: fence.Tx would wait for the database for as long as the request's context lasts, and spend the
-// connection where a client has gone.
-func letGo(ctx context.Context, tx pgx.Tx) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), letGoTime)
-	defer cancel()
-	if err := tx.Commit(ctx); err != nil {
-		return err
-	}
-	return errLetGo
-}
-
-// patient keeps the server from ending the transaction of a handler that takes its time, where it is set to.
-const patient = `SELECT pg_catalog.set_config(s, '0', true)
-	FROM pg_catalog.unnest(ARRAY['idle_in_transaction_session_timeout', 'transaction_timeout']) AS s
-	WHERE pg_catalog.current_setting(s, true) <> '0'`
 
 // isResource says whether there can be a fence of that name: see fence.Raise. Who sends requests may choose it.
 func isResource(name string) bool {
