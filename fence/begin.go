@@ -15,9 +15,9 @@ import (
 // What a fence costs is a round trip, unless it travels with BEGIN: as a literal call in the text of BEGIN, or, where statements
 // follow at once, as one of a batch.
 
-// sender is the connection of what can begin a transaction with a batch, and what gives it back; nil for what may send one some other
+// borrow is the connection of what can begin a transaction with a batch, and what gives it back; nil for what may send one some other
 // way.
-func sender(ctx context.Context, db any) (conn *pgx.Conn, release func(), err error) {
+func borrow(ctx context.Context, db any) (conn *pgx.Conn, release func(), err error) {
 	switch x := db.(type) {
 	case *pgxpool.Pool:
 		c, err := x.Acquire(ctx)
@@ -36,7 +36,7 @@ func sender(ctx context.Context, db any) (conn *pgx.Conn, release func(), err er
 // beginWith begins a transaction, calls its fence and sends the batch that is first, and COMMIT if that is all of it. The answers to
 // those are still to be read. There is neither a transaction nor an error where no batch can be sent.
 func beginWith(ctx context.Context, db any, cfg config, fence question) (pgx.Tx, pgx.BatchResults, error) {
-	conn, release, err := sender(ctx, db)
+	conn, release, err := borrow(ctx, db)
 	if conn == nil {
 		return nil, nil, err
 	}

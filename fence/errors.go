@@ -70,8 +70,8 @@ var (
 	// beside the data. Where the locks live in another database, use [Tx], which needs no lock but a fence.
 	ErrElsewhere = errors.New("the lock is not in this database")
 
-	// ErrCommitUnknown comes from [Tx] and [HeldTx] when the connection was lost during the commit: the writes may be there or
-	// not. A second transaction of the same grant can look.
+	// ErrCommitUnknown comes from [Tx], [HeldTx] and [StatedTx] when the connection was lost during the commit, or after all of the
+	// transaction was sent at once ([First]): the writes may be there or not. A second transaction of the same grant can look.
 	ErrCommitUnknown = errors.New("nobody knows whether the transaction was committed")
 
 	// ErrShared comes from every fence that compares tokens, before any SQL, for the grant of a shared lease: others hold the lock
