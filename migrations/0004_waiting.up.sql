@@ -6,10 +6,11 @@
 -- that is oldest: one is woken and not all. No mark, no NOTIFY, which would serialize commits.
 --
 -- A mark can say what its owner will ask for. Then the release grants it that, in its own transaction: a bequest, for three seconds or
--- the TTL if that is less. Who is woken asks for the same acquisition, finds it granted, and trusts what is left of it; its first renewal comes
--- soon, and gives it its TTL. So a lock that is wanted goes from one process to the next with one flush, and in order. A bequest that
--- nobody fetches runs out. (To fetch it is to read. What a holder trusts is on the disk: after the crash of a backend the server may have
--- lost what was not, and has not been restarted.)
+-- the TTL if that is less. The notification says so, and is sent once that is on the disk. Who hears it in good time has the lock, and
+-- trusts what must be left of it; its first renewal comes soon, and gives it its TTL. Who hears it late, or not, asks for the same acquisition,
+-- and finds it granted. So a lock that is wanted goes from one process to the next with one flush and no further question, and in order. A
+-- bequest that nobody fetches runs out. (To fetch it is to read. What a holder trusts is on the disk: after the crash of a backend the
+-- server may have lost what was not, and has not been restarted.)
 --
 -- Any other mark stays until its owner is granted the lock or gives up, so that whoever was woken and finds that another was faster has
 -- not lost its turn. The next release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for
@@ -32,10 +33,11 @@ CREATE UNLOGGED TABLE pglock.waits (
   PRIMARY KEY (name, client)
 );
 
--- Grants the mutex that a mark waits for to its owner, if this transaction has just freed it, and says whether it did. The rules are
--- those of acquire; but where no token is left the release must not fail.
-CREATE FUNCTION pglock.bequeath(m pglock.waits) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE drawn bigint; last bigint;
+-- Grants the mutex that a mark waits for to its owner, if this transaction has just freed it, and answers what the owner is to be told: which
+-- acquisition, the token, and when, in microseconds; NULL if it did not. The rules are those of acquire; but where no token is left the
+-- release must not fail.
+CREATE FUNCTION pglock.bequeath(m pglock.waits) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE drawn bigint; last bigint; at timestamptz;
 BEGIN
   UPDATE pglock.leases l SET token = nextval('pglock.fencing_token'), acquisition = m.acquisition, owner = m.owner, granted_at = clock_timestamp(),
     ttl = m.ttl, expires_at = clock_timestamp() + least(m.ttl, interval '3 s'), not_before = 'epoch', delay = '0', metadata = NULL, revoked = NULL
@@ -45,20 +47,20 @@ BEGIN
               AND g.no_grants_before <= clock_timestamp() AND NOT g.other AND g.last_token < 9007199254740991 AND m.ttl BETWEEN interval '100 ms' AND g.cap_us * interval '1 us'
             FOR UPDATE OF x SKIP LOCKED) free
     WHERE l.ctid = free.at
-    RETURNING l.token, free.token INTO drawn, last;
-  IF NOT FOUND THEN RETURN false; END IF;
+    RETURNING l.token, free.token, l.granted_at INTO drawn, last, at;
+  IF NOT FOUND THEN RETURN NULL; END IF;
   IF drawn <= last THEN                                  -- a sequence that fell behind is moved, not obeyed
     drawn := pglock.move_token(last, false);
     UPDATE pglock.leases x SET token = drawn WHERE x.name = m.name AND x.slot = 0;
   END IF;
   DELETE FROM pglock.waits w WHERE w.name = m.name AND w.client = m.client;
-  RETURN true;
+  RETURN concat_ws(',', m.acquisition, drawn, (extract(epoch FROM at) * 1000000)::bigint);
 END $$;
 
 -- Wakes whoever has waited longest for each of these names that is free for it, and the readers behind a reader. durability is what
 -- synchronous_commit was before this call, and is given where the names may be bequeathed: a grant is durable.
 CREATE FUNCTION pglock.wake(names text[], durability text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE m pglock.waits; mine pglock.waits; readers boolean;
+DECLARE m pglock.waits; mine pglock.waits; readers boolean; granted text;
 BEGIN
   IF pg_notification_queue_usage() > 0.5 THEN RETURN; END IF;  -- a full queue would make the release fail
   FOR k IN 1..cardinality(names) LOOP
@@ -74,14 +76,17 @@ BEGIN
       SELECT x.* INTO mine FROM pglock.waits x WHERE x.name = m.name AND x.client = m.client AND x.wait = m.wait AND (x.fair OR NOT x.woken)
         FOR UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
-      m := mine;
+      m := mine; granted := NULL;
       IF durability IS NOT NULL AND m.kind = 0 AND m.acquisition IS NOT NULL AND NOT EXISTS (SELECT FROM pglock.waits x WHERE x.name = m.name
-          AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) AND pglock.bequeath(m) THEN
+          AND x.fair AND x.until > clock_timestamp() AND (x.since, x.client) < (m.since, m.client)) THEN
+        granted := pglock.bequeath(m);
+      END IF;
+      IF granted IS NOT NULL THEN
         PERFORM set_config('synchronous_commit', CASE durability WHEN 'off' THEN 'local' ELSE durability END, true);
       ELSE
         UPDATE pglock.waits w SET woken = true, until = least(w.until, clock_timestamp() + interval '3 s') WHERE w.name = m.name AND w.client = m.client;
       END IF;
-      PERFORM pg_notify('pglock_' || m.client, m.wait || ' ' || m.name);
+      PERFORM pg_notify('pglock_' || m.client, concat_ws(',', m.wait, granted) || ' ' || m.name);
       EXIT WHEN m.kind >= 0;
       readers := true;
     END LOOP;

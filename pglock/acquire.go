@@ -52,8 +52,9 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // ctx ends changes nothing for those behind it.
 //
 // A release by another process hands the lock to the one that has waited longest, with the release's own commit: that one is notified, and
-// comes for it with one more round trip. Its lease is of three seconds, or of its TTL if that is less, until the first renewal, a tenth of a
-// second later. If it does not come within the three seconds, others are granted the lock. (With HoldAtLeast, LockDelay, Metadata, MaxHold,
+// has it. (It counts the lease from when it asked last. Where half of that may be over it asks once more.) Its lease is of three seconds, or of
+// its TTL if that is less, until the first renewal, a tenth of a second later. If it does not hear of it within the three seconds, others are
+// granted the lock. (With HoldAtLeast, LockDelay, Metadata, MaxHold,
 // NoRenewal, another kind, several names or a TTL below half a second it is only woken, and asks.) The client listens on one connection, made when
 // a wait is not over soon, or when there are several within seconds, and closed after a minute without. Woken or not, it asks again every two seconds or so, and when the
 // holder's lease may be over. Where notifications do not arrive (behind a transaction pooler, say: see Config.ListenURL; or while
@@ -312,7 +313,7 @@ func (c *Client) mark(ctx context.Context, w *waiter) (a reply) {
 	case <-ctx.Done():
 	case <-c.closing.Done():
 	}
-	c.queues.marked(w, n, a.status)
+	c.queues.marked(w, n, a)
 	return a
 }
 

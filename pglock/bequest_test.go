@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -39,6 +40,7 @@ func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 			c, p, _ := heir(t, d)
+			pglock.BequestsLast(c, 0) // it comes for it
 			waiting := acquiring(soon(t), c, "a", opts...)
 			waits(t, d, 1)
 			p.Stall(pgtest.ToServer)
@@ -63,6 +65,159 @@ func TestAReleaseGrantsTheLockToTheProcessThatWaits(t *testing.T) {
 			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.waits)`)
 		})
 	}
+}
+
+// Who hears of it in good time has the lock, and does not ask: nothing that it asks would be answered.
+func TestWhoHearsThatItWasGrantedTheLockDoesNotAsk(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]pglock.Option{"first come": nil, "fair": {pglock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, asks, _ := heir(t, d)
+			pglock.BequestsLast(c, 20*time.Second) // a test may have to wait for its turn
+			waiting := acquiring(soon(t), c, "a", opts...)
+			waits(t, d, 1)
+			eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+			pglock.Forward(c, 5*time.Second)
+			asks.Stall(pgtest.ToServer)
+
+			release(t, l)
+			d.Age(t, "a", -time.Minute)
+
+			got := granted(t, waiting)
+			if left := time.Until(got.Deadline()); left > 15*time.Second || left < 10*time.Second {
+				t.Errorf("it trusts the lease for %v, and what it knows of it began 5 s ago", left)
+			}
+			if token := pgtest.Query[int64](t, d, `SELECT token FROM pglock.leases WHERE name = 'a'`); int64(got.Token()) != token {
+				t.Errorf("token %d, want that of the release, %d", got.Token(), token)
+			}
+			asks.Resume()
+			ctx, giveUp := context.WithCancel(t.Context())
+			behind := acquiring(ctx, c, "a")
+			queued(t, c, "a", 1)
+			giveUp()
+			var held *pglock.HeldError
+			err := happens(t, "one behind it gives up", behind).err
+			if since := pgtest.Query[time.Time](t, d, `SELECT granted_at FROM pglock.leases WHERE name = 'a'`); !errors.As(err, &held) || !held.Since.Equal(since.Add(-time.Minute)) {
+				t.Errorf("one behind it was told %v, want that it is held since %v, less a minute", err, since)
+			}
+			eventually(t, "it has its TTL of 20 s", func() bool { return time.Until(got.Deadline()) > 15*time.Second })
+			stillHeld(t, d, got)
+			release(t, got)
+			d.WaitFor(t, `SELECT NOT EXISTS (SELECT FROM pglock.waits)`)
+		})
+	}
+}
+
+// Half of the time may be over: it asks, and is told what is left.
+func TestWhoMayHaveHeardTooLateAsks(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, asks, _ := heir(t, d)
+	pglock.BequestsLast(c, 20*time.Second)
+	waiting := acquiring(soon(t), c, "a")
+	waits(t, d, 1)
+	eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+	pglock.Forward(c, 11*time.Second)
+	asks.Stall(pgtest.ToServer)
+	release(t, l)
+	d.Age(t, "a", -time.Minute)
+	eventually(t, "it asks", func() bool { return pglock.IsAsking(c, "a") })
+	asks.Resume()
+	got := granted(t, waiting)
+	stillHeld(t, d, got)
+	release(t, got)
+}
+
+// Who asks just then goes by the answer: what it asks must not reach the database after it has used the lock.
+func TestWhoHearsWhileItAsksWaitsForTheAnswer(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]pglock.Option{"first come": nil, "fair": {pglock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, asks, _ := heir(t, d)
+			pglock.AsksEvery(c, 100*time.Millisecond)
+			pglock.BequestsLast(c, 20*time.Second)
+			waiting := acquiring(soon(t), c, "a", opts...)
+			waits(t, d, 1)
+			eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+			asks.Stall(pgtest.ToServer)
+			eventually(t, "it asks", func() bool { return pglock.IsAsking(c, "a") })
+			release(t, l)
+			d.Age(t, "a", -time.Minute)
+			eventually(t, "it hears", func() bool { return pglock.IsWoken(c, "a") })
+			select {
+			case got := <-waiting:
+				t.Errorf("it has not waited for the answer: %+v", got)
+			default:
+				asks.Resume()
+				got := granted(t, waiting)
+				stillHeld(t, d, got)
+				release(t, got)
+			}
+		})
+	}
+}
+
+// The notification arrives when the grant is long over, and another has the lock. The waiter has asked meanwhile and waits on, under the same
+// acquisition.
+func TestAGrantThatIsHeardOfWhenItIsOverIsNone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, asks, hears := heir(t, d)
+	pglock.AsksEvery(c, 100*time.Millisecond)
+	pglock.BequestsLast(c, 20*time.Second)
+	waiting := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	promised := pgtest.Query[string](t, d, `SELECT acquisition::text FROM pglock.waits`)
+	hears.Stall(pgtest.ToClient)
+	asks.Stall(pgtest.ToServer)
+	release(t, l)
+	d.Age(t, "a", 3*time.Second)
+	other := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	asks.Resume()
+	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits WHERE acquisition = $1::uuid)`, promised)
+	eventually(t, "it was told to wait for the other", func() bool { return pglock.Behind(c, "a") == other.Token() })
+
+	hears.Resume()
+
+	stillHeld(t, d, other)
+	release(t, other)
+	got := granted(t, waiting)
+	if got.Token() <= other.Token() {
+		t.Errorf("token %d after %d", got.Token(), other.Token())
+	}
+	stillHeld(t, d, got)
+	release(t, got)
+}
+
+// A notification that is not of the acquisition which waits, or that cannot be read, grants nothing.
+func TestANotificationOfAnotherGrantIsNone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DB(t)
+	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+	c, _, _ := heir(t, d)
+	pglock.AsksEvery(c, 100*time.Millisecond)
+	waiting := acquiring(slow(t), c, "a")
+	waits(t, d, 1)
+	for _, said := range []string{
+		"gen_random_uuid(), l.token + 1, 0", "w.acquisition, l.token, 0", "w.acquisition, l.token - 1, 0", "w.acquisition, '', 0", "'x', l.token + 1, 0",
+		"w.acquisition, l.token + 1, 'x'", "w.acquisition, l.token + 1", "w.acquisition, l.token + 1, 0, 0",
+	} {
+		eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+		d.Exec(t, `SELECT pg_notify('pglock_' || w.client, concat_ws(',', w.wait, `+said+`) || ' a') FROM pglock.waits w, pglock.leases l WHERE l.name = w.name`)
+	}
+	d.Exec(t, `SELECT pg_notify('pglock_' || client, 'x a'), pg_notify('pglock_' || client, ''), pg_notify('pglock_' || client, wait::text) FROM pglock.waits`)
+	release(t, l)
+	got := granted(t, waiting)
+	stillHeld(t, d, got)
+	release(t, got)
 }
 
 // What such a lease would lose: it is only woken.
@@ -99,6 +254,7 @@ func TestALockThatIsNotFetchedIsFree(t *testing.T) {
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 			c, p, _ := heir(t, d)
+			pglock.BequestsLast(c, 0)
 			late := acquiring(slow(t), c, "a")
 			waits(t, d, 1)
 			p.Stall(pgtest.ToServer)
@@ -213,6 +369,7 @@ func TestAFetchWhoseAnswerIsLostIsRepeated(t *testing.T) {
 			d := pgtest.DB(t)
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 			c, p, _ := heir(t, d)
+			pglock.BequestsLast(c, 0)
 			var lost <-chan struct{}
 			if moment == "marking" {
 				lost = p.LoseNextReply("heir")
@@ -292,6 +449,7 @@ func TestWhatWasFetchedTooLateIsGivenBackAndNotTheNextLease(t *testing.T) {
 	d := pgtest.DB(t)
 	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 	c, p, _ := heir(t, d)
+	pglock.BequestsLast(c, 0)
 	waiting := acquiring(slow(t), c, "a")
 	waits(t, d, 1)
 	d.Exec(t, `CREATE TABLE held_up (); INSERT INTO held_up DEFAULT VALUES; CREATE TABLE given_back (acquisition uuid);

@@ -36,6 +36,7 @@ type Client struct {
 	listener *listener
 	seldom   time.Duration // seldomPoll, but for tests
 	patience time.Duration // deafPatience, but for tests
+	bequest  time.Duration // bequestTime, but for tests
 
 	closing    context.Context // ended when Close begins
 	beginClose context.CancelFunc
@@ -104,7 +105,7 @@ func newClient(pc *pgxpool.Config, cfg Config) (*Client, error) {
 
 // newLines makes what the client's goroutines run. The listener connects with a configuration of its own.
 func (c *Client) newLines(listen *pgxpool.Config) {
-	c.seldom, c.patience = seldomPoll, deafPatience
+	c.seldom, c.patience, c.bequest = seldomPoll, deafPatience, bequestTime
 	c.keeper, c.work, c.queues = newKeeper(c), newWorkLine(c), newQueues(c)
 	c.listener = newListener(c, &dialer{config: listen, life: c.dialer.life})
 }

@@ -3,10 +3,8 @@ package pglock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -194,12 +192,11 @@ func (l *listener) hear(ctx context.Context, conn *pgx.Conn, until instant, proo
 				}
 				continue
 			}
-			number, name, ok := strings.Cut(n.Payload, " ")
-			wait, bad := strconv.ParseInt(number, 10, 64)
+			wait, b, name, ok := readNotification(n.Payload)
 			switch {
-			case n.Channel != l.channel || !ok || bad != nil: // not ours: a hook listens, too
+			case n.Channel != l.channel || !ok: // not ours: a hook listens, too
 			case wait != 0:
-				l.client.queues.wake(name, wait)
+				l.client.queues.wake(name, wait, b)
 			case name == proof:
 				return true, nil
 			}
@@ -210,9 +207,6 @@ func (l *listener) hear(ctx context.Context, conn *pgx.Conn, until instant, proo
 		}
 	}
 }
-
-// notification is the payload: the number of the wait, 0 for a proof, and the name.
-func notification(wait int64, name string) string { return fmt.Sprintf("%d %s", wait, name) }
 
 // hangUp closes a connection, and returns when pgx has left it.
 func hangUp(conn *pgx.Conn) {

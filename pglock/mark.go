@@ -5,9 +5,6 @@ import "time"
 // A mark says in the database that a queue of this client waits, so that a release by another process wakes it. It is made by the try
 // itself, or by a note of its own where several names are wanted, or a place in the line.
 
-// bequestTime is how long what a release has granted to a waiter lasts until the waiter fetches it.
-const bequestTime = 3 * time.Second
-
 // remarkAfter keeps a mark from going out of date: it counts for a minute.
 const remarkAfter = 30 * time.Second
 
@@ -85,7 +82,8 @@ func (qs *queues) mark(w *waiter) *note {
 	}
 	q.fair, q.kind = w.config.fair, w.config.kind
 	q.marked = qs.client.clock.now()
-	n := &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
+	n := &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, asked: q.marked, answer: make(chan reply, 1)}
+	w.behind = behind{} // until it is answered: else the mark might be made after the lease that comes of the one before
 	if w.config.isPlain() {
 		w.promise(newAcquisition())
 		n.id, n.ttl, w.promised = w.id, w.config.ttl, true
@@ -94,16 +92,19 @@ func (qs *queues) mark(w *waiter) *note {
 }
 
 // marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.
-func (qs *queues) marked(w *waiter, n *note, status string) {
+func (qs *queues) marked(w *waiter, n *note, a reply) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := w.queue
 	if q.wait != n.wait {
 		return
 	}
-	switch {
+	switch status := a.status; {
 	case status == "marked", status == "queued":
 		q.placed = true
+		if n.id.Valid && n.id == w.id {
+			w.behind = behind{a.token, n.asked}
+		}
 	case status == "retry" && (!n.fair || !q.placed):
 		q.wait = 0
 	case status == "" && n.fair:
@@ -114,8 +115,9 @@ func (qs *queues) marked(w *waiter, n *note, status string) {
 	}
 }
 
-// wake takes a notification: a release has taken this mark, or found this place first. One for a wait that has ended is passed on.
-func (qs *queues) wake(name string, wait int64) {
+// wake takes a notification: a release has taken this mark, or found this place first, and may have granted the lock. One for a wait that has
+// ended is passed on.
+func (qs *queues) wake(name string, wait int64, b bequest) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := qs.byName[name]
@@ -124,6 +126,9 @@ func (qs *queues) wake(name string, wait int64) {
 		return
 	}
 	q.woken, q.marked = wait, instant{}
+	if b.id.Valid {
+		q.waiters[0].inherit(b)
+	}
 	q.nudge()
 }
 

@@ -20,6 +20,7 @@ type note struct {
 	end    *surrender    // of an unmark: what a release has granted, if the mark is there no more
 	gone   bool          // it is not
 	late   bool          // and a release may have it in its hands
+	asked  instant       // of a mark: before it was sent
 	answer chan reply    // of a mark; without a status nothing came of it. Has room for it
 }
 
@@ -122,7 +123,7 @@ func (w *workLine) noteCalls(notes []*note) (marks []*note, replies []reply, cal
 				before = append(before, n)
 			}
 		case proofNote:
-			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, notification(n.wait, n.name)}})
+			proofs = append(proofs, statement{sql: proveSQL, args: []any{c.listener.channel, "0 " + n.name}})
 		}
 	}
 	if len(before) > 0 {
