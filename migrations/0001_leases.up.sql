@@ -354,13 +354,14 @@ BEGIN
 END $$;
 
 -- Extends grants by their TTL: renewed | locked (ask again; no loss) | expired | taken (a later grant exists) | revoked (see
--- revoke) | gone (the row was deleted). Only the very grant, and never a lapsed one. Commits at local: after a failover nothing new is granted until
--- every renewal that was lost has run out, so a slow synchronous standby need not cost anybody a lease.
+-- revoke) | gone (the row was deleted). Only the very grant, and never a lapsed one. That all were renewed is one answer, with an ord of 0. Commits at
+-- local: after a failover nothing new is granted until every renewal that was lost has run out, so a slow synchronous standby need not cost
+-- anybody a lease.
 CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[], slots int[] DEFAULT NULL)
-RETURNS TABLE (ord int, status text, remaining_us bigint)
+RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
-DECLARE done int[]; times bigint[]; place int;
+DECLARE done int[]; place int;
 BEGIN
   PERFORM pglock.need_read_committed(), set_config('synchronous_commit', 'local', true);
   -- All of them at once, which costs a third of one by one. A row that was replaced while it was being locked is not found by its
@@ -373,12 +374,17 @@ BEGIN
           FOR NO KEY UPDATE SKIP LOCKED) l),
   renewed AS (
     UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl FROM mine m WHERE l.ctid = m.at AND m.expires_at > clock_timestamp()
-      RETURNING m.ord, extract(epoch FROM l.ttl) * 1000000 AS us)
-    SELECT array_agg(n.ord), array_agg(n.us) INTO done, times FROM renewed n;
-  RETURN QUERY SELECT d.ord, 'renewed', d.us FROM unnest(done, times) AS d(ord, us);
-  IF cardinality(done) = cardinality(names) THEN RETURN; END IF;
+      RETURNING m.ord)
+    SELECT array_agg(n.ord) INTO done FROM renewed n;
+  status := 'renewed';
+  IF cardinality(done) = cardinality(names) THEN
+    ord := 0;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  RETURN QUERY SELECT d.ord, status FROM unnest(done) AS d(ord);
   FOR ord IN SELECT k FROM generate_series(1, cardinality(names)) k EXCEPT SELECT unnest(done) LOOP
-    remaining_us := 0; place := coalesce(slots[ord], 0);
+    place := coalesce(slots[ord], 0);
     SELECT CASE WHEN x.token IS DISTINCT FROM tokens[ord] THEN 'taken' WHEN x.revoked = acquisitions[ord] THEN 'revoked'
                 WHEN x.acquisition IS DISTINCT FROM acquisitions[ord] THEN 'taken'
                 WHEN x.expires_at > clock_timestamp() THEN 'locked' ELSE 'expired' END

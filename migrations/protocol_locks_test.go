@@ -97,11 +97,11 @@ func (c *caller) takeTenThousand() {
 		SELECT 'job/' || i, i, gen_random_uuid(), clock_timestamp() + interval '1 h', interval '1 h' FROM generate_series(1, 10000) i`)
 }
 
-// renewAll renews every lease in one call and answers how many had which answer.
+// renewAll renews every lease in one call and says how many had which answer, or that all had one.
 func (c *caller) renewAll() string {
 	c.t.Helper()
-	return one[string](c, `SELECT string_agg(DISTINCT r.status || ' ' || n, ', ' ORDER BY r.status || ' ' || n) FROM
-		(SELECT status, count(*) OVER (PARTITION BY status) n FROM pglock.renew(
+	return one[string](c, `SELECT string_agg(r.says, ', ' ORDER BY r.says) FROM
+		(SELECT CASE WHEN min(ord) = 0 THEN 'all ' || status ELSE status || ' ' || count(*) END AS says FROM pglock.renew(
 			(SELECT array_agg(name ORDER BY name) FROM pglock.leases), (SELECT array_agg(acquisition ORDER BY name) FROM pglock.leases),
-			(SELECT array_agg(token ORDER BY name) FROM pglock.leases))) r`)
+			(SELECT array_agg(token ORDER BY name) FROM pglock.leases)) GROUP BY status) r`)
 }

@@ -292,18 +292,12 @@ func (k *keeper) revoked(token int64) {
 }
 
 // An answer is what the database said of one renewal.
-type answer struct {
-	status    string
-	remaining time.Duration
-}
+type answer string
 
 // with makes one answer of those for two names of a lease: one lost is all lost.
 func (a answer) with(b answer) answer {
-	switch {
-	case a.status == "", a.status == "renewed" && b.status != "renewed", a.status == "locked" && b.status != "renewed":
+	if a == "" || a == "renewed" || a == "locked" && b != "renewed" {
 		return b
-	case a.status == "renewed":
-		a.remaining = min(a.remaining, b.remaining)
 	}
 	return a
 }
@@ -327,13 +321,18 @@ func (k *keeper) askDatabase(ctx context.Context, due []*Lease) (sent instant, a
 	sent = k.client.clock.now() // before sending: a slow reply shortens trust, it never stretches it
 	err = k.session.run(ctx, statement{k.client.sql.renew, []any{names, ids, tokens, slots}, func(rows pgx.Rows) error {
 		var ord int
-		var status string
-		var remaining int64
-		if err := rows.Scan(&ord, &status, &remaining); err != nil {
+		var a answer
+		if err := rows.Scan(&ord, &a); err != nil {
 			return err
 		}
-		a := &answers[of[ord-1]]
-		*a = a.with(answer{status, microseconds(remaining)})
+		if ord == 0 { // of all
+			for i := range answers {
+				answers[i] = a
+			}
+			return nil
+		}
+		l := of[ord-1]
+		answers[l] = answers[l].with(a)
 		return nil
 	}})
 	if err != nil && (k.session.broken() || readOnly(err)) {
@@ -348,14 +347,14 @@ func (k *keeper) askDatabase(ctx context.Context, due []*Lease) (sent instant, a
 // renewed takes the answer to a renewal. A lapse is final: an answer that comes after trust has ended changes nothing.
 func (l *Lease) renewed(sent instant, a answer) {
 	l.look()
-	switch a.status {
+	switch a {
 	case "renewed":
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.over != nil {
 			return
 		}
-		l.trust = l.within(trustAfterRenewal(sent, l.config.ttl, a.remaining))
+		l.trust = l.within(trustAfterRenewal(sent, l.config.ttl))
 		l.plan(sent)
 		l.renewing, l.failed = false, 0
 		l.tell(nil)

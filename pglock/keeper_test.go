@@ -19,8 +19,8 @@ type fakeDatabase func(ctx context.Context, due []*Lease) ([]answer, error)
 
 func renewAll(_ context.Context, due []*Lease) ([]answer, error) {
 	answers := make([]answer, len(due))
-	for i, l := range due {
-		answers[i] = answer{"renewed", l.config.ttl}
+	for i := range due {
+		answers[i] = "renewed"
 	}
 	return answers, nil
 }
@@ -111,9 +111,9 @@ func TestMaxHoldEndsALeaseToTheMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var last time.Duration
 		start := time.Now()
-		c, _ := hold(t, func(_ context.Context, due []*Lease) ([]answer, error) {
+		c, _ := hold(t, func(ctx context.Context, due []*Lease) ([]answer, error) {
 			last = time.Since(start)
-			return []answer{{status: "renewed", remaining: due[0].config.ttl}}, nil
+			return renewAll(ctx, due)
 		}, 9*time.Second, 0)
 		l := grant(t, c, MaxHold(20*time.Second))
 		time.Sleep(19 * time.Second)
@@ -308,7 +308,7 @@ func TestALockedRowIsAskedForAgainAndIsNoLoss(t *testing.T) {
 		asked := 0
 		_, leases := hold(t, func(ctx context.Context, due []*Lease) ([]answer, error) {
 			if asked++; asked <= 10 {
-				return []answer{{"locked", 0}}, nil
+				return []answer{"locked"}, nil
 			}
 			return renewAll(ctx, due)
 		}, 9*time.Second, 1)
@@ -322,10 +322,10 @@ func TestALockedRowIsAskedForAgainAndIsNoLoss(t *testing.T) {
 }
 
 func TestTheDatabaseSaysWhyALeaseIsLost(t *testing.T) {
-	for status, cause := range map[string]LossCause{"expired": Expired, "taken": Taken, "gone": Deleted} {
+	for status, cause := range map[answer]LossCause{"expired": Expired, "taken": Taken, "gone": Deleted} {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
-			_, leases := hold(t, func(context.Context, []*Lease) ([]answer, error) { return []answer{{status, 0}}, nil }, 9*time.Second, 1)
+			_, leases := hold(t, func(context.Context, []*Lease) ([]answer, error) { return []answer{status}, nil }, 9*time.Second, 1)
 			<-leases[0].Done()
 			wantLost(t, leases[0], cause)
 			if got := time.Since(start); got != 3*time.Second {

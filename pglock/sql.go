@@ -14,7 +14,7 @@ const (
   coalesce(remaining_us, 0), coalesce(slot, 0)
 FROM pglock.acquire($1::text[], $2::uuid[], $3::text, $4::bigint[], $5::bigint[], $6::text[], $7::bigint, $8::bigint[], $9::int[], $10::int[], $11::uuid, $12::bigint[], $13::boolean[])`
 
-	renewSQL = `SELECT ord, status, remaining_us FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
+	renewSQL = `SELECT ord, status FROM pglock.renew($1::text[], $2::uuid[], $3::bigint[], $4::int[])`
 
 	releaseSQL = `SELECT ord, status FROM pglock.release($1::text[], $2::uuid[], $3::boolean, $4::boolean[], true, $5::int[])`
 

@@ -16,6 +16,6 @@ func trustAfterGrant(firstSent, sent instant, ttl, remaining time.Duration) inst
 }
 
 // trustAfterRenewal counts from before the renewal was sent: a slow reply shortens trust, it never stretches it.
-func trustAfterRenewal(sent instant, ttl, remaining time.Duration) instant {
-	return sent.add(min(ttl, remaining) - margin(ttl))
+func trustAfterRenewal(sent instant, ttl time.Duration) instant {
+	return sent.add(ttl - margin(ttl))
 }
