@@ -7,10 +7,10 @@
 --
 -- A mark can say what its owner will ask for. Then the release grants it that, in its own transaction: a bequest, for three seconds or
 -- the TTL if that is less. The notification says so, and is sent once that is on the disk. Who hears it in good time has the lock, and
--- trusts what must be left of it; its first renewal comes soon, and gives it its TTL. Who hears it late, or not, asks for the same acquisition,
--- and finds it granted. So a lock that is wanted goes from one process to the next with one flush and no further question, and in order. A
--- bequest that nobody fetches runs out. (To fetch it is to read. What a holder trusts is on the disk: after the crash of a backend the
--- server may have lost what was not, and has not been restarted.)
+-- trusts what must be left of it, counted from when the acquisition was made; its first renewal comes soon, and gives it its TTL. Who hears it
+-- late, or not, asks for the same acquisition, and finds it granted. So a lock that is wanted goes from one process to the next with one
+-- flush and no further question, and in order. A bequest that nobody fetches runs out. (To fetch it is to read. What a holder trusts is on
+-- the disk: after the crash of a backend the server may have lost what was not, and has not been restarted.)
 --
 -- Any other mark stays until its owner is granted the lock or gives up, so that whoever was woken and finds that another was faster has
 -- not lost its turn. The next release wakes somebody else, unless it has asked again by then. Whoever was woken and does nothing for

@@ -52,7 +52,7 @@ func (c *Client) TryAcquireAll(ctx context.Context, names []string, opts ...Opti
 // ctx ends changes nothing for those behind it.
 //
 // A release by another process hands the lock to the one that has waited longest, with the release's own commit: that one is notified, and
-// has it. (It counts the lease from when it asked last. Where half of that may be over it asks once more.) Its lease is of three seconds, or of
+// has it. (It counts the lease from when it began to wait. Where half of that may be over it asks once more.) Its lease is of three seconds, or of
 // its TTL if that is less, until the first renewal, a tenth of a second later. If it does not hear of it within the three seconds, others are
 // granted the lock. (With HoldAtLeast, LockDelay, Metadata, MaxHold,
 // NoRenewal, another kind, several names or a TTL below half a second it is only woken, and asks.) The client listens on one connection, made when
@@ -313,7 +313,7 @@ func (c *Client) mark(ctx context.Context, w *waiter) (a reply) {
 	case <-ctx.Done():
 	case <-c.closing.Done():
 	}
-	c.queues.marked(w, n, a)
+	c.queues.marked(w, n, a.status)
 	return a
 }
 

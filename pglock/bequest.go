@@ -19,26 +19,20 @@ type bequest struct {
 	since time.Time // by the database's clock
 }
 
-// behind is the lease that a waiter was last told is in its way, and when it had asked. What a release grants to it comes later, and has a
-// greater token: if it has not, the notification is of a grant that is long over, and was late.
-type behind struct {
-	token fence.Token
-	asked instant
-}
-
 // inherit lets a waiter have what a release has granted to it. It does nothing where the waiter is to ask: because half of the time may be
 // over, or because it asks already. The caller has locked the queues.
 func (w *waiter) inherit(b bequest) {
 	c := w.queue.client
+	now := c.clock.now() // before left: a pause between them shortens trust, it never stretches it
 	lasts := min(w.config.ttl, c.bequest)
-	left := c.clock.left(w.behind.asked.add(lasts)) // at least: when the bequest began is not known here, but it was after that
-	if b.id != w.id || b.token <= w.behind.token || left < lasts/2 || w.request != nil || w.queue.holder != nil {
+	left := c.clock.left(w.made.add(lasts)) // at least. When the grant began is not known here, but it was after its acquisition was made
+	if b.id != w.id || left < lasts/2 || w.request != nil || w.queue.holder != nil {
 		return
 	}
 	c.sawToken(b.token)
 	r := newRequest(w.config)
-	r.id, r.firstSent, r.afterWake, r.wait = w.id, w.behind.asked, true, w.queue.wait
-	r.answer(reply{status: "granted", token: b.token, since: b.since, remaining: left, sent: c.clock.now(), places: r.placesIn(nil)})
+	r.id, r.firstSent, r.afterWake, r.wait = w.id, w.made, true, w.queue.wait
+	r.answer(reply{status: "granted", token: b.token, since: b.since, remaining: left, sent: now, places: r.placesIn(nil)})
 	w.request = r
 }
 

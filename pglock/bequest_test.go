@@ -79,7 +79,7 @@ func TestWhoHearsThatItWasGrantedTheLockDoesNotAsk(t *testing.T) {
 			pglock.BequestsLast(c, 20*time.Second) // a test may have to wait for its turn
 			waiting := acquiring(soon(t), c, "a", opts...)
 			waits(t, d, 1)
-			eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
 			pglock.Forward(c, 5*time.Second)
 			asks.Stall(pgtest.ToServer)
 
@@ -88,7 +88,7 @@ func TestWhoHearsThatItWasGrantedTheLockDoesNotAsk(t *testing.T) {
 
 			got := granted(t, waiting)
 			if left := time.Until(got.Deadline()); left > 15*time.Second || left < 10*time.Second {
-				t.Errorf("it trusts the lease for %v, and what it knows of it began 5 s ago", left)
+				t.Errorf("it trusts the lease for %v, and it was made 5 s ago", left)
 			}
 			if token := pgtest.Query[int64](t, d, `SELECT token FROM pglock.leases WHERE name = 'a'`); int64(got.Token()) != token {
 				t.Errorf("token %d, want that of the release, %d", got.Token(), token)
@@ -120,7 +120,7 @@ func TestWhoMayHaveHeardTooLateAsks(t *testing.T) {
 	pglock.BequestsLast(c, 20*time.Second)
 	waiting := acquiring(soon(t), c, "a")
 	waits(t, d, 1)
-	eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+	eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
 	pglock.Forward(c, 11*time.Second)
 	asks.Stall(pgtest.ToServer)
 	release(t, l)
@@ -145,7 +145,7 @@ func TestWhoHearsWhileItAsksWaitsForTheAnswer(t *testing.T) {
 			pglock.BequestsLast(c, 20*time.Second)
 			waiting := acquiring(soon(t), c, "a", opts...)
 			waits(t, d, 1)
-			eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
 			asks.Stall(pgtest.ToServer)
 			eventually(t, "it asks", func() bool { return pglock.IsAsking(c, "a") })
 			release(t, l)
@@ -164,37 +164,53 @@ func TestWhoHearsWhileItAsksWaitsForTheAnswer(t *testing.T) {
 	}
 }
 
-// The notification arrives when the grant is long over, and another has the lock. The waiter has asked meanwhile and waits on, under the same
-// acquisition.
-func TestAGrantThatIsHeardOfWhenItIsOverIsNone(t *testing.T) {
+// The commit of the release takes longer than what it has granted lasts, as where it waits for a standby. Meanwhile the waiter asks, and is
+// told that it has to wait still.
+func TestAGrantWhoseCommitTookTooLongIsNone(t *testing.T) {
 	t.Parallel()
-	d := pgtest.DB(t)
-	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-	c, asks, hears := heir(t, d)
-	pglock.AsksEvery(c, 100*time.Millisecond)
-	pglock.BequestsLast(c, 20*time.Second)
-	waiting := acquiring(slow(t), c, "a")
-	waits(t, d, 1)
-	promised := pgtest.Query[string](t, d, `SELECT acquisition::text FROM pglock.waits`)
-	hears.Stall(pgtest.ToClient)
-	asks.Stall(pgtest.ToServer)
-	release(t, l)
-	d.Age(t, "a", 3*time.Second)
-	other := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
-	asks.Resume()
-	d.WaitFor(t, `SELECT EXISTS (SELECT FROM pglock.waits WHERE acquisition = $1::uuid)`, promised)
-	eventually(t, "it was told to wait for the other", func() bool { return pglock.Behind(c, "a") == other.Token() })
+	for name, opts := range map[string][]pglock.Option{"first come": nil, "fair": {pglock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.DB(t)
+			take(t, client(t, d), "a", pglock.TTL(30*time.Second))
+			c, _, _ := heir(t, d)
+			pglock.AsksEvery(c, 400*time.Millisecond)
+			waiting := acquiring(slow(t), c, "a", opts...)
+			waits(t, d, 1)
+			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+			tx, err := d.Conn(t).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sql := range []string{
+				`SELECT pglock.release(ARRAY['a'], ARRAY[acquisition]) FROM pglock.leases WHERE name = 'a'`,
+				`UPDATE pglock.leases SET expires_at = clock_timestamp() WHERE name = 'a' AND owner = 'heir'`, // three seconds later
+			} {
+				if _, err := tx.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pglock.Forward(c, 3*time.Second)
+			eventually(t, "it asks", func() bool { return pglock.IsAsking(c, "a") })
+			eventually(t, "it is told to wait", func() bool { return pglock.IsPlaced(c, "a") })
 
-	hears.Resume()
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 
-	stillHeld(t, d, other)
-	release(t, other)
-	got := granted(t, waiting)
-	if got.Token() <= other.Token() {
-		t.Errorf("token %d after %d", got.Token(), other.Token())
+			got := granted(t, waiting)
+			stillHeld(t, d, got)
+			release(t, got)
+		})
 	}
-	stillHeld(t, d, got)
-	release(t, got)
+}
+
+// A pause of the process between two looks at the clock, however long, does not make it trust a lease for longer.
+func TestABequestIsNotTrustedForLongerThanItLasts(t *testing.T) {
+	t.Parallel()
+	if beyond := pglock.Inherited(client(t, pgtest.DB(t))); beyond > 0 {
+		t.Errorf("it is trusted for %v longer than it lasts", beyond)
+	}
 }
 
 // A notification that is not of the acquisition which waits, or that cannot be read, grants nothing.
@@ -207,10 +223,10 @@ func TestANotificationOfAnotherGrantIsNone(t *testing.T) {
 	waiting := acquiring(slow(t), c, "a")
 	waits(t, d, 1)
 	for _, said := range []string{
-		"gen_random_uuid(), l.token + 1, 0", "w.acquisition, l.token, 0", "w.acquisition, l.token - 1, 0", "w.acquisition, '', 0", "'x', l.token + 1, 0",
-		"w.acquisition, l.token + 1, 'x'", "w.acquisition, l.token + 1", "w.acquisition, l.token + 1, 0, 0",
+		"gen_random_uuid(), l.token + 1, 0", "'x', l.token + 1, 0", "w.acquisition, '', 0", "w.acquisition, l.token + 1, 'x'", "w.acquisition, l.token + 1",
+		"w.acquisition, l.token + 1, 0, 0",
 	} {
-		eventually(t, "it was told to wait", func() bool { return pglock.IsBehind(c, "a") })
+		eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
 		d.Exec(t, `SELECT pg_notify('pglock_' || w.client, concat_ws(',', w.wait, `+said+`) || ' a') FROM pglock.waits w, pglock.leases l WHERE l.name = w.name`)
 	}
 	d.Exec(t, `SELECT pg_notify('pglock_' || client, 'x a'), pg_notify('pglock_' || client, ''), pg_notify('pglock_' || client, wait::text) FROM pglock.waits`)

@@ -1,10 +1,6 @@
 package pglock
 
-import (
-	"time"
-
-	"github.com/fencedlock/fencedlock/fence"
-)
+import "time"
 
 // Listening says whether a notification of the client to itself has arrived.
 func Listening(c *Client) bool {
@@ -85,22 +81,15 @@ func Forward(c *Client, d time.Duration) { c.clock.skew.Add(int64(d)) }
 // AsksEvery is how often a client that hears asks by itself, roughly. Before it is used.
 func AsksEvery(c *Client, d time.Duration) { c.seldom = d }
 
-// Behind is the token of the lease that the first of a queue was told is in its way; 0: it is not known, or it asks just now.
-func Behind(c *Client, name string) (token fence.Token) {
-	c.queues.first(name, func(_ *queue, w *waiter) {
-		if w.request == nil {
-			token = w.behind.token
-		}
-	})
-	return token
+// IsPlaced says whether the first of a queue was told to wait, and asks nothing just now.
+func IsPlaced(c *Client, name string) (yes bool) {
+	c.queues.first(name, func(q *queue, w *waiter) { yes = w.request == nil && q.placed })
+	return yes
 }
 
-// IsBehind says whether that is known.
-func IsBehind(c *Client, name string) bool { return Behind(c, name) != 0 }
-
-// IsAsking says whether the first of a queue has a question on its way.
+// IsAsking says whether the first of a queue has a question on its way; of a fair one whether it has looked at its place again.
 func IsAsking(c *Client, name string) (yes bool) {
-	c.queues.first(name, func(_ *queue, w *waiter) { yes = w.request != nil || w.behind == behind{} })
+	c.queues.first(name, func(_ *queue, w *waiter) { yes = w.request != nil || w.made.isZero() })
 	return yes
 }
 
@@ -116,4 +105,13 @@ func (qs *queues) first(name string, look func(*queue, *waiter)) {
 	if q := qs.byName[name]; q != nil && len(q.waiters) > 0 {
 		look(q, q.waiters[0])
 	}
+}
+
+// Inherited is by how much a waiter trusts a bequest beyond what it lasts at least, counted from when its acquisition was made.
+func Inherited(c *Client) (beyond time.Duration) {
+	w := &waiter{config: leaseConfig{names: []string{"a"}, ttl: time.Minute}, queue: &queue{client: c}}
+	w.promise(newAcquisition())
+	w.inherit(bequest{id: w.id, token: 1})
+	a := <-w.request.reply
+	return a.sent.mono + a.remaining - w.made.mono - c.bequest
 }

@@ -52,7 +52,7 @@ func (q *queue) unmark(granted bool) (notes []*note) {
 // promise is what a waiter asks for from now on, unless it has asked before. The caller has locked the queues.
 func (w *waiter) promise(id acquisition) {
 	if !w.id.Valid {
-		w.id = id
+		w.id, w.made = id, w.queue.client.clock.now()
 	}
 }
 
@@ -82,9 +82,11 @@ func (qs *queues) mark(w *waiter) *note {
 	}
 	q.fair, q.kind = w.config.fair, w.config.kind
 	q.marked = qs.client.clock.now()
-	n := &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, asked: q.marked, answer: make(chan reply, 1)}
-	w.behind = behind{} // until it is answered: else the mark might be made after the lease that comes of the one before
+	n := &note{verb: markNote, name: q.name, wait: q.wait, fair: q.fair, kind: q.kind, answer: make(chan reply, 1)}
 	if w.config.isPlain() {
+		if w.promised {
+			w.made = instant{} // this mark might be made after the lease that comes of the one before
+		}
 		w.promise(newAcquisition())
 		n.id, n.ttl, w.promised = w.id, w.config.ttl, true
 	}
@@ -92,19 +94,16 @@ func (qs *queues) mark(w *waiter) *note {
 }
 
 // marked notes what became of a mark. One that may not have been made is taken back, unless it is a place in the line.
-func (qs *queues) marked(w *waiter, n *note, a reply) {
+func (qs *queues) marked(w *waiter, n *note, status string) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q := w.queue
 	if q.wait != n.wait {
 		return
 	}
-	switch status := a.status; {
+	switch {
 	case status == "marked", status == "queued":
 		q.placed = true
-		if n.id.Valid && n.id == w.id {
-			w.behind = behind{a.token, n.asked}
-		}
 	case status == "retry" && (!n.fair || !q.placed):
 		q.wait = 0
 	case status == "" && n.fair:

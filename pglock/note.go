@@ -20,7 +20,6 @@ type note struct {
 	end    *surrender    // of an unmark: what a release has granted, if the mark is there no more
 	gone   bool          // it is not
 	late   bool          // and a release may have it in its hands
-	asked  instant       // of a mark: before it was sent
 	answer chan reply    // of a mark; without a status nothing came of it. Has room for it
 }
 

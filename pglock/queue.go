@@ -58,8 +58,8 @@ type waiter struct {
 	granted  bool        // it has what it wants, and is about to leave
 	request  *request    // on its way for this waiter, by its own asking or by a hand-over
 	id       acquisition // what it asks for each time, until that can be granted no more: a release may grant it meanwhile
+	made     instant     // when it was; zero: too long ago for what a release grants to be had without asking
 	promised bool        // a mark may say so
-	behind   behind      // whose lease it waits for, as it was told last; zero: not known
 	failed   error       // what the first was told and waiting does not cure
 }
 
@@ -204,7 +204,7 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 	}
 	w.granted, w.marked = a.status == "granted", a.status == "marked"
 	if r.id == w.id && (a.status == "granted" || a.status == "spent" || a.disowned) { // the waiter has it, or it is given back
-		w.id, w.promised, w.behind = acquisition{}, false, behind{}
+		w.id, w.promised = acquisition{}, false
 	}
 	w.isShared = w.isShared || w.config.kind == alone && a.status == "held" && a.slot == int(shared)
 	for _, q := range w.queues {
@@ -222,9 +222,6 @@ func (qs *queues) told(w *waiter, r *request, a reply) {
 		}
 		if r.wait != 0 {
 			w.marked = w.marked && q.wait == r.wait
-			if w.marked && r.id == w.id {
-				w.behind = behind{a.token, a.sent}
-			}
 			q.answered(r.wait, a.status)
 		}
 	}
