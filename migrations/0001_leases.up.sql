@@ -361,21 +361,22 @@ CREATE FUNCTION pglock.renew(names text[], acquisitions uuid[], tokens bigint[],
 RETURNS TABLE (ord int, status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
-DECLARE done int[]; place int;
+DECLARE done int[]; places tid[]; written int; place int;
 BEGIN
   PERFORM pglock.need_read_committed(), set_config('synchronous_commit', 'local', true);
-  -- All of them at once, which costs a third of one by one. A row that was replaced while it was being locked is not found by its
-  -- place again, and is asked for once more.
-  WITH mine AS MATERIALIZED (
-    SELECT r.ord, l.at, l.expires_at
-      FROM unnest(names, acquisitions, tokens, slots) WITH ORDINALITY AS r(name, acquisition, token, slot, ord),
-        LATERAL (SELECT l.ctid AS at, l.expires_at FROM pglock.leases l
-            WHERE l.name = r.name AND l.slot = coalesce(r.slot, 0) AND l.acquisition = r.acquisition AND l.token = r.token
-          FOR NO KEY UPDATE SKIP LOCKED) l),
-  renewed AS (
-    UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl FROM mine m WHERE l.ctid = m.at AND m.expires_at > clock_timestamp()
-      RETURNING m.ord)
-    SELECT array_agg(n.ord) INTO done FROM renewed n;
+  -- All of them at once, which costs a fifth of one by one: first locked, then written in the order of their places.
+  -- OFFSET 0 keeps the look at the clock from coming before the lock.
+  SELECT array_agg(m.ord), array_agg(m.at) INTO done, places
+    FROM (SELECT r.ord, l.at, l.expires_at
+            FROM unnest(names, acquisitions, tokens, slots) WITH ORDINALITY AS r(name, acquisition, token, slot, ord),
+              LATERAL (SELECT l.ctid AS at, l.expires_at FROM pglock.leases l
+                WHERE l.name = r.name AND l.slot = coalesce(r.slot, 0) AND l.acquisition = r.acquisition AND l.token = r.token
+                FOR NO KEY UPDATE SKIP LOCKED) l
+            OFFSET 0) m
+    WHERE m.expires_at > clock_timestamp();
+  UPDATE pglock.leases l SET expires_at = clock_timestamp() + l.ttl WHERE l.ctid = ANY (places);
+  GET DIAGNOSTICS written = ROW_COUNT;
+  IF written <> cardinality(done) THEN done := NULL; END IF; -- a trigger of somebody's was in the way: who knows of which
   status := 'renewed';
   IF cardinality(done) = cardinality(names) THEN
     ord := 0;

@@ -59,6 +59,35 @@ func TestRenewalHeldUpUntilTheLapseIsRefused(t *testing.T) {
 	want(t, "the row", other.row("a"), before)
 }
 
+// The row is replaced while a renewal is on its way to it, and the grant is the same.
+func TestRenewalHeldUpByAnotherChangeIsWritten(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c, other := newCaller(t, db), newCaller(t, db)
+	g := c.take("a")
+	hookInto(t, db, beforeRenewLock)
+	resume := stalled(t, db, c, func() string { return c.renew(g) })
+	db.Exec(t, `UPDATE pglock.leases SET ttl = ttl`)
+	before := other.row("a")
+	want(t, "renewal", resume(), "renewed")
+	if other.row("a") == before {
+		t.Error("nothing was written")
+	}
+}
+
+// Somebody's trigger keeps a row from being written: its lease is not renewed, and no answer says so.
+func TestRenewalThatIsNotWrittenIsNone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.DB(t)
+	c := newCaller(t, db)
+	a, b := c.take("a"), c.take("b")
+	db.Exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER keep BEFORE UPDATE ON pglock.leases FOR EACH ROW WHEN (old.name = 'a') EXECUTE FUNCTION keep()`)
+	want(t, "renewal of what is not written", c.renew(a), "locked")
+	want(t, "renewal beside it", c.renew(b), "renewed")
+	want(t, "renewal of both", c.renewAll(), "locked 2")
+}
+
 func TestRenewalHeldUpUntilATakeoverIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.DB(t)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -166,7 +168,9 @@ func (k *keeper) due() []*Lease {
 	if len(due) == 0 {
 		return nil
 	}
-	return append(due, soon...)
+	due = append(due, soon...)
+	slices.SortFunc(due, func(a, b *Lease) int { return strings.Compare(a.config.name, b.config.name) }) // neighbours are on one page
+	return due
 }
 
 // plan says how long run may sleep.
