@@ -170,7 +170,7 @@ var rules = []rule{
 	{"a batch: each ends its own", leases, "x.slot = 0 AND x.acquisition = r.id AND x.expires_at > 'epoch'\n", "x.slot = 0 AND x.expires_at > 'epoch'\n", protocol, "Batch"},
 	{"a batch: what nobody was told of is not kept", leases, "not_before = CASE WHEN m.unheld THEN", "not_before = CASE WHEN false THEN", protocol, "Batch"},
 	{"kinds: a delay of a slot", kinds, "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at + x.delay, x.not_before)", "AND (x.slot = 0 OR kind >= 0 OR NOT same)\n      AND greatest(x.expires_at, x.not_before)", protocol, "ADelay"},
-	{"kinds: one name lost is all lost", "pglock/keeper.go", `a == "" || a == "renewed" || a`, `a == "" || a`, locks, "OneName"},
+	{"kinds: one name lost is all lost", "pglock/renewal.go", `a == "" || a == "renewed" || a`, `a == "" || a`, locks, "OneName"},
 	{"kinds: MaxHold", "pglock/lease.go", "if r.maxHold > 0 {", "if false {", locks, "ForgottenLease"},
 	{"kinds: nothing is renewed beyond MaxHold", "pglock/lease.go", "l.final = sent.mono >= last.mono", "l.final = false", locks, "MaxHoldEnds"},
 	{"kinds: what the caller holds is refused", "pglock/reentrant.go", "if !slices.Contains(lc.names, p.name) {", "if true || !slices.Contains(lc.names, p.name) {", locks, "CallerHolds|BecomeAWriter"},
