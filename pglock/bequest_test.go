@@ -24,6 +24,15 @@ func waits(t testing.TB, d *pgtest.Database, n int) {
 	d.WaitFor(t, `SELECT count(*) = $1 FROM pglock.waits WHERE acquisition IS NOT NULL`, n)
 }
 
+// placed is a waiter for the lock "a" that was told to wait, under its mark.
+func placed(ctx context.Context, t testing.TB, d *pgtest.Database, c *pglock.Client, opts ...pglock.Option) <-chan acquired {
+	t.Helper()
+	waiting := acquiring(ctx, c, "a", opts...)
+	waits(t, d, 1)
+	eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+	return waiting
+}
+
 // ownerOfA is who holds the lock "a", as the database has it.
 func ownerOfA(t testing.TB, d *pgtest.Database) string {
 	t.Helper()
@@ -77,9 +86,7 @@ func TestWhoHearsThatItWasGrantedTheLockDoesNotAsk(t *testing.T) {
 			l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 			c, asks, _ := heir(t, d)
 			pglock.BequestsLast(c, 20*time.Second) // a test may have to wait for its turn
-			waiting := acquiring(soon(t), c, "a", opts...)
-			waits(t, d, 1)
-			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+			waiting := placed(soon(t), t, d, c, opts...)
 			pglock.Forward(c, 5*time.Second)
 			asks.Stall(pgtest.ToServer)
 
@@ -118,9 +125,7 @@ func TestWhoMayHaveHeardTooLateAsks(t *testing.T) {
 	l := take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 	c, asks, _ := heir(t, d)
 	pglock.BequestsLast(c, 20*time.Second)
-	waiting := acquiring(soon(t), c, "a")
-	waits(t, d, 1)
-	eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+	waiting := placed(soon(t), t, d, c)
 	pglock.Forward(c, 11*time.Second)
 	asks.Stall(pgtest.ToServer)
 	release(t, l)
@@ -143,9 +148,7 @@ func TestWhoHearsWhileItAsksWaitsForTheAnswer(t *testing.T) {
 			c, asks, _ := heir(t, d)
 			pglock.AsksEvery(c, 100*time.Millisecond)
 			pglock.BequestsLast(c, 20*time.Second)
-			waiting := acquiring(soon(t), c, "a", opts...)
-			waits(t, d, 1)
-			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+			waiting := placed(soon(t), t, d, c, opts...)
 			asks.Stall(pgtest.ToServer)
 			eventually(t, "it asks", func() bool { return pglock.IsAsking(c, "a") })
 			release(t, l)
@@ -175,9 +178,7 @@ func TestAGrantWhoseCommitTookTooLongIsNone(t *testing.T) {
 			take(t, client(t, d), "a", pglock.TTL(30*time.Second))
 			c, _, _ := heir(t, d)
 			pglock.AsksEvery(c, 400*time.Millisecond)
-			waiting := acquiring(slow(t), c, "a", opts...)
-			waits(t, d, 1)
-			eventually(t, "it was told to wait", func() bool { return pglock.IsPlaced(c, "a") })
+			waiting := placed(slow(t), t, d, c, opts...)
 			tx, err := d.Conn(t).Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

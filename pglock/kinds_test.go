@@ -271,7 +271,7 @@ func TestOneNameLostIsAllLost(t *testing.T) {
 	age(t, d, "y", 0)
 	take(t, b, "y")
 	wantErr(t, "Renew", l.Renew(soon(t)), pglock.ErrLost)
-	<-l.Done()
+	happens(t, "it is lost", l.Done())
 	wantErr(t, "Release", l.Release(soon(t)), pglock.ErrLost)
 	got := <-acquiring(slow(t), b, "x") // the rest of it was given back
 	wantErr(t, "the other name", got.err, nil)
